@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import "time"
+
+// State is what a client is told about a machine.
+type State string
+
+// The states. Powered off is Suspended, since the machinepoollet knows no other word for it.
+const (
+	Pending     State = "Pending"
+	Running     State = "Running"
+	Suspended   State = "Suspended"
+	Terminating State = "Terminating"
+	Terminated  State = "Terminated"
+)
+
+// Record is what this daemon did and must undo or must not repeat. Only the reconciler writes it, and before the
+// act that it protects.
+type Record struct {
+	State              State                   `json:"state,omitempty"` // as last shown, so that a restart shows no flicker
+	ObservedGeneration int64                   `json:"observedGeneration,omitempty"`
+	Image              *ImageRecord            `json:"image,omitempty"`
+	VMM                *VMMRecord              `json:"vmm,omitempty"` // set before a VMM is spawned, cleared when it is proven gone
+	Volumes            map[string]VolumeRecord `json:"volumes,omitempty"`
+	NICs               map[string]NICRecord    `json:"networkInterfaces,omitempty"`
+	Exit               *ExitRecord             `json:"exit,omitempty"` // how the last VMM ended, when nobody asked it to
+	Restarts           int                     `json:"restarts,omitempty"`
+	RestartAt          time.Time               `json:"restartAt,omitzero"` // not before; the backoff after a crash
+	Deletion           *DeletionRecord         `json:"deletion,omitempty"`
+	Conditions         []Condition             `json:"conditions,omitempty"` // sorted by type
+}
+
+// ImageRecord pins the image a machine was built from, so that a moved tag cannot change it.
+type ImageRecord struct {
+	Ref    string `json:"ref"`
+	Digest string `json:"digest"` // manifest digest of the platform's image
+}
+
+// VMMRecord says which VMM process belongs to the machine.
+type VMMRecord struct {
+	Driver     string           `json:"driver"`
+	Marker     string           `json:"marker"`             // in the process' environment; finds it when Process is nil
+	Process    *ProcessIdentity `json:"process,omitempty"`  // nil between intent and spawn
+	Ignition   string           `json:"ignition,omitempty"` // transport chosen for this launch
+	LaunchedAt time.Time        `json:"launchedAt"`
+	BootedAt   *time.Time       `json:"bootedAt,omitempty"`  // set before the first boot call: an idle VM then means "stopped"
+	StopAsked  bool             `json:"stopAsked,omitempty"` // set before we stop it: its end is then no crash
+}
+
+// ProcessIdentity proves which process is meant; see package process, whose Identity has the same fields.
+type ProcessIdentity struct {
+	PID        int    `json:"pid"`
+	StartTicks uint64 `json:"startTicks"`
+	BootID     string `json:"bootID"`
+	Marker     string `json:"marker"`
+	Unit       string `json:"unit,omitempty"`
+}
+
+// VolumeRecord is a prepared volume.
+type VolumeRecord struct {
+	Plugin    string `json:"plugin"`
+	Handle    string `json:"handle,omitempty"`
+	Path      string `json:"path,omitempty"`
+	Serial    string `json:"serial,omitempty"` // what the guest sees, at most 20 bytes
+	SizeBytes int64  `json:"sizeBytes,omitempty"`
+	Attached  bool   `json:"attached,omitempty"`
+}
+
+// NICRecord is a prepared network interface.
+type NICRecord struct {
+	Plugin   string `json:"plugin"`
+	Handle   string `json:"handle,omitempty"`
+	MAC      string `json:"mac,omitempty"`
+	Attached bool   `json:"attached,omitempty"`
+}
+
+// ExitRecord is the unasked end of a VMM.
+type ExitRecord struct {
+	At     time.Time `json:"at"`
+	Reason string    `json:"reason"` // "SIGKILL", "exit code 1", "guest powered off", …
+}
+
+// DeletionRecord says how far a deletion is.
+type DeletionRecord struct {
+	StartedAt time.Time `json:"startedAt"`
+	Phase     string    `json:"phase"` // name of the step under way
+}
+
+// ConditionStatus is the status of a condition.
+type ConditionStatus string
+
+// The condition statuses.
+const (
+	ConditionTrue    ConditionStatus = "True"
+	ConditionFalse   ConditionStatus = "False"
+	ConditionUnknown ConditionStatus = "Unknown"
+)
+
+// Condition is one thing an operator may want to know about a machine.
+type Condition struct {
+	Type           string          `json:"type"`
+	Status         ConditionStatus `json:"status"`
+	Reason         string          `json:"reason,omitempty"`
+	Message        string          `json:"message,omitempty"`
+	LastTransition time.Time       `json:"lastTransition"`
+}
+
+// SetCondition puts c in its place and reports whether anything changed. LastTransition moves only when the
+// status does.
+func (r *Record) SetCondition(c Condition) bool {
+	for i, old := range r.Conditions {
+		if old.Type == c.Type {
+			if old.Status == c.Status {
+				c.LastTransition = old.LastTransition
+			}
+			r.Conditions[i] = c
+			return old != c
+		}
+		if old.Type > c.Type {
+			r.Conditions = append(r.Conditions[:i], append([]Condition{c}, r.Conditions[i:]...)...)
+			return true
+		}
+	}
+	r.Conditions = append(r.Conditions, c)
+	return true
+}

@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package vmm
+
+// Config is a whole virtual machine, as it should be at the next boot.
+type Config struct {
+	Ref
+	CPUs        int64
+	MemoryBytes int64
+	Boot        Boot
+	Disks       []Disk // in the guest's order; the first one is the boot disk
+	NICs        []NIC  // in the guest's order
+	Ignition    *Ignition
+	Hostname    string // a hint (SMBIOS family or nothing); may be empty
+}
+
+// Boot says how the guest starts: by Kernel when set, else by the driver's firmware from the first disk.
+type Boot struct {
+	Kernel      string // path
+	Initramfs   string // path, may be empty
+	CommandLine string
+}
+
+// Disk is a block device.
+type Disk struct {
+	ID       string // unique in the machine, derived from the volume's name by DeviceID
+	Path     string // file or block device, raw format always
+	Serial   string // at most 20 bytes
+	ReadOnly bool
+}
+
+// NICKind is what a network interface hangs on.
+type NICKind string
+
+// The kinds.
+const (
+	NICIsolated NICKind = "isolated" // exists in the guest, leads nowhere, needs no privilege
+	NICUser     NICKind = "user"     // user-mode network stack of the VMM, with port forwards
+	NICTap      NICKind = "tap"      // a tap device that exists already
+)
+
+// NIC is a network interface.
+type NIC struct {
+	ID       string // unique in the machine, derived from its name by DeviceID
+	MAC      string
+	Kind     NICKind
+	Tap      string        // interface name, for NICTap
+	Forwards []PortForward // for NICUser
+}
+
+// PortForward leads a TCP port of the host to one of the guest.
+type PortForward struct {
+	HostAddress string // "127.0.0.1"
+	HostPort    int    // 0 = any free one
+	GuestPort   int
+}
+
+// Ignition is the payload and the way it goes.
+type Ignition struct {
+	Transport IgnitionTransport
+	Data      []byte
+}
+
+// DeviceID makes the identifier of a device from its kind ("disk", "nic") and the name in the machine's spec. Names
+// hold [a-z0-9.-] and at most 63 characters (machine.ValidateName); QEMU limits node names to 31 bytes and refuses
+// some characters, so what does not fit is shortened with a hash that keeps it unique.
+func DeviceID(kind, name string) string { return deviceID(kind, name) }
