@@ -60,6 +60,7 @@ func (r *Record) Clone() Record {
 		c.VMM = clonePtr(r.VMM)
 		c.VMM.Process = clonePtr(r.VMM.Process)
 		c.VMM.BootedAt = clonePtr(r.VMM.BootedAt)
+		c.VMM.StopAskedAt = clonePtr(r.VMM.StopAskedAt)
 	}
 	c.Volumes = maps.Clone(r.Volumes)
 	c.NICs = maps.Clone(r.NICs)

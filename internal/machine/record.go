@@ -41,13 +41,13 @@ type ImageRecord struct {
 
 // VMMRecord says which VMM process belongs to the machine.
 type VMMRecord struct {
-	Driver     string           `json:"driver"`
-	Marker     string           `json:"marker"`             // in the process' environment; finds it when Process is nil
-	Process    *ProcessIdentity `json:"process,omitempty"`  // nil between intent and spawn
-	Ignition   string           `json:"ignition,omitempty"` // transport chosen for this launch
-	LaunchedAt time.Time        `json:"launchedAt"`
-	BootedAt   *time.Time       `json:"bootedAt,omitempty"`  // set before the first boot call: an idle VM then means "stopped"
-	StopAsked  bool             `json:"stopAsked,omitempty"` // set before we stop it: its end is then no crash
+	Driver      string           `json:"driver"`
+	Marker      string           `json:"marker"`             // in the process' environment; finds it when Process is nil
+	Process     *ProcessIdentity `json:"process,omitempty"`  // nil between intent and spawn
+	Ignition    string           `json:"ignition,omitempty"` // transport chosen for this launch
+	LaunchedAt  time.Time        `json:"launchedAt"`
+	BootedAt    *time.Time       `json:"bootedAt,omitempty"`    // set when the guest was seen running: an idle VM then means "stopped"
+	StopAskedAt *time.Time       `json:"stopAskedAt,omitempty"` // set before we stop it: its end is then no crash
 }
 
 // ProcessIdentity proves which process is meant; see package process, whose Identity has the same fields.
