@@ -1,0 +1,150 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+)
+
+// change is one machine as it is after a commit; nil means removed.
+type change struct {
+	id string
+	m  *machine.Machine
+}
+
+// index is what readers see.
+type index struct {
+	mu      sync.RWMutex
+	byID    map[string]*machine.Machine
+	byUID   map[string]string   // value of UIDLabel to id
+	list    []*machine.Machine  // sorted; what lies below its length is never written to
+	watches map[*Watch]struct{} // nil once closed
+}
+
+func newIndex() *index {
+	return &index{
+		byID: map[string]*machine.Machine{}, byUID: map[string]string{}, watches: map[*Watch]struct{}{},
+	}
+}
+
+func (x *index) get(id string) *machine.Machine {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.byID[id]
+}
+
+func (x *index) getByUID(uid string) *machine.Machine {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.byID[x.byUID[uid]]
+}
+
+func (x *index) all() []*machine.Machine {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return slices.Clip(x.list)
+}
+
+// fill puts in what was loaded.
+func (x *index) fill(machines []*machine.Machine) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.list = machines
+	slices.SortFunc(x.list, order)
+	for _, m := range machines {
+		x.byID[m.ID] = m
+		if u := uid(m); u != "" {
+			x.byUID[u] = m.ID
+		}
+	}
+}
+
+// publish shows changes to readers, then to watches.
+func (x *index) publish(changes []change) {
+	if len(changes) == 0 {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	// Two passes over the labels: a value may move from one machine to another within one commit.
+	for _, c := range changes {
+		if old := x.byID[c.id]; old != nil {
+			delete(x.byUID, uid(old))
+		}
+	}
+	list := listEdit{list: x.list}
+	for _, c := range changes {
+		list.apply(x.byID[c.id], c.m)
+		if c.m == nil {
+			delete(x.byID, c.id)
+			continue
+		}
+		x.byID[c.id] = c.m
+		if u := uid(c.m); u != "" {
+			x.byUID[u] = c.id
+		}
+	}
+	x.list = list.list
+	for w := range x.watches {
+		w.add(changes)
+	}
+}
+
+func (x *index) close() {
+	x.mu.Lock()
+	watches := x.watches
+	x.watches = nil
+	x.mu.Unlock()
+	for w := range watches {
+		w.end()
+	}
+}
+
+// listEdit changes a sorted list that readers share. Appending is safe in place, as readers hold shorter slices;
+// for anything else the list is copied once.
+type listEdit struct {
+	list   []*machine.Machine
+	copied bool
+}
+
+func (e *listEdit) own() {
+	if !e.copied {
+		e.list = append(make([]*machine.Machine, 0, len(e.list)+len(e.list)/8+16), e.list...)
+		e.copied = true
+	}
+}
+
+func (e *listEdit) apply(before, after *machine.Machine) {
+	if before != nil {
+		i, found := slices.BinarySearchFunc(e.list, before, order)
+		switch {
+		case !found:
+		case after != nil && order(before, after) == 0:
+			e.own()
+			e.list[i] = after
+			return
+		default:
+			e.own()
+			e.list = slices.Delete(e.list, i, i+1)
+		}
+	}
+	if after == nil {
+		return
+	}
+	i, _ := slices.BinarySearchFunc(e.list, after, order)
+	if i < len(e.list) {
+		e.own()
+	}
+	e.list = slices.Insert(e.list, i, after)
+}
+
+func order(a, b *machine.Machine) int {
+	return cmp.Or(a.Desired.CreatedAt.Compare(b.Desired.CreatedAt), cmp.Compare(a.ID, b.ID))
+}
+
+func uid(m *machine.Machine) string { return m.Desired.Labels[UIDLabel] }

@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"fmt"
+	"os"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// Space is taken ahead of need, in pieces of a growing size, and always more by a reserve than ordinary writes may
+// use. The reserve holds the largest machine (a few MiB of Ignition) beside what a transaction copies.
+const (
+	defaultReserve = 4 << 20
+	minGrowth      = 1 << 20
+	maxGrowth      = 64 << 20
+)
+
+// slack is what a transaction needs beside the values it writes: copies of the pages around them.
+const slack = 64 << 10
+
+// haveRoom reports whether ordinary writes of so many bytes can be made without touching the reserve, after trying
+// to take more space if need be. Pages that are free inside of the file count, too.
+func (s *Store) haveRoom(bytes int) bool {
+	if s.broken != nil {
+		return true // let the transaction say so
+	}
+	var used int64
+	if err := s.guard(func() error {
+		return s.db.View(func(tx *bolt.Tx) error {
+			used = tx.Size()
+			return nil
+		})
+	}); err != nil {
+		return true
+	}
+	stats := s.db.Stats()
+	free := int64(stats.FreePageN+stats.PendingPageN) * int64(s.db.Info().PageSize)
+	tail := s.size - used
+	need := int64(2*bytes) + slack
+	if free+tail >= s.reserve+need {
+		return true
+	}
+	return s.grow(2*bytes) == nil
+}
+
+// grow allocates more of the file, at least so many bytes.
+func (s *Store) grow(bytes int) error {
+	page := int64(s.db.Info().PageSize)
+	size := (s.size + max(s.growth(), int64(bytes)) + page - 1) / page * page
+	if err := s.hooks.allocate(s.file, size); err != nil {
+		return fmt.Errorf("allocate %d bytes for the store: %w", size, err)
+	}
+	s.size = size
+	return nil
+}
+
+// growth is the size of the next piece. A small reserve, as tests have it, makes small pieces.
+func (s *Store) growth() int64 {
+	return min(max(minGrowth, s.size/8), maxGrowth, max(s.reserve, s.size/8))
+}
+
+// allocateByWriting makes a file size bytes long with blocks behind all that is new, where the system has no call
+// for it. What is below the old size stays as it is.
+func allocateByWriting(f *os.File, size int64) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	zeros := make([]byte, 1<<20)
+	for at := info.Size(); at < size; {
+		n, err := f.WriteAt(zeros[:min(int64(len(zeros)), size-at)], at)
+		if err != nil {
+			return fmt.Errorf("write zeros: %w", restore(f, info.Size(), err))
+		}
+		at += int64(n)
+	}
+	return f.Sync()
+}
+
+// restore cuts a file to the size it had before a failed allocation.
+func restore(f *os.File, size int64, cause error) error {
+	if err := f.Truncate(size); err != nil {
+		return fmt.Errorf("%w (and truncate: %w)", cause, err)
+	}
+	return cause
+}

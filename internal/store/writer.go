@@ -1,0 +1,280 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"runtime/debug"
+	"time"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+)
+
+// Limits of one transaction. They bound what a failed commit takes with it, and what ordinary writes may take
+// from the reserve by taking free pages.
+const (
+	maxBatch      = 256
+	maxBatchBytes = 1 << 20
+)
+
+// Gathering: the writer waits for the writers it has just served to come back, so that N closed-loop writers share
+// each commit, but never longer than a quarter of a commit or this.
+const maxGather = 2 * time.Millisecond
+
+// op is one write on its way through the writer.
+type op struct {
+	ctx    context.Context
+	stage  func(*batch, *op) (*machine.Machine, error)
+	answer chan answer // has room for the one answer
+
+	depends string // id whose staged state the answer is built on; "" if it is built on published state alone
+	probe   bool   // depends on the commit as such
+	result  answer
+}
+
+type answer struct {
+	m   *machine.Machine
+	err error
+}
+
+// do hands a write to the writer and waits for the answer.
+func (s *Store) do(ctx context.Context, stage func(*batch, *op) (*machine.Machine, error)) (*machine.Machine, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, machine.Wrap(machine.Unavailable, err, "write to store")
+	}
+	o := &op{ctx: ctx, stage: stage, answer: make(chan answer, 1)}
+	if err := s.send(ctx, o); err != nil {
+		return nil, err
+	}
+	select {
+	case a := <-o.answer:
+		return a.m, a.err
+	case <-ctx.Done():
+		return nil, machine.Wrap(machine.Unavailable, ctx.Err(), "wait for a write, which may still happen")
+	}
+}
+
+func (s *Store) send(ctx context.Context, o *op) error {
+	s.submit.RLock()
+	defer s.submit.RUnlock()
+	if s.closed {
+		return machine.Errorf(machine.Unavailable, "store is closed")
+	}
+	select {
+	case s.ops <- o:
+		return nil
+	case <-ctx.Done():
+		return machine.Wrap(machine.Unavailable, ctx.Err(), "write to store")
+	}
+}
+
+// write is the writer goroutine.
+func (s *Store) write() {
+	defer close(s.done)
+	debug.SetPanicOnFault(true) // a file cut off below bbolt shows as a fault; see guard
+	for first := range s.ops {
+		s.process(s.gather(first))
+	}
+}
+
+// gather collects the writes of one transaction.
+func (s *Store) gather(first *op) []*op {
+	ops := append(make([]*op, 0, s.expected+1), first)
+	limit := min(s.commitAvg/4, maxGather)
+	var timeout <-chan time.Time
+	for len(ops) < maxBatch {
+		select {
+		case o, ok := <-s.ops:
+			if !ok {
+				return ops
+			}
+			ops = append(ops, o)
+			continue
+		default:
+		}
+		if len(ops) >= s.expected || limit <= 0 {
+			break
+		}
+		if timeout == nil {
+			t := time.NewTimer(limit)
+			defer t.Stop()
+			timeout = t.C
+		}
+		select {
+		case o, ok := <-s.ops:
+			if !ok {
+				return ops
+			}
+			ops = append(ops, o)
+		case <-timeout:
+			return ops
+		}
+	}
+	return ops
+}
+
+// process stages writes, commits them, shows them and answers, in as many transactions as their size asks for.
+func (s *Store) process(ops []*op) {
+	count := len(ops)
+	for len(ops) > 0 {
+		b := newBatch(s)
+		n := 0
+		for n < len(ops) && (n == 0 || b.bytes < maxBatchBytes) {
+			b.run(ops[n])
+			n++
+		}
+		s.finish(b, ops[:n])
+		ops = ops[n:]
+	}
+	s.expected = min(count+len(s.ops), maxBatch)
+}
+
+func (s *Store) finish(b *batch, ops []*op) {
+	err := s.commit(b)
+	if err == nil {
+		s.index.publish(b.changes())
+	}
+	for _, o := range ops {
+		if o.final() {
+			continue // answered while staging
+		}
+		a := o.result
+		if err != nil {
+			a = answer{err: err}
+		} else if b.refused[o.depends] || o.probe && b.full {
+			a = answer{err: errFull()}
+		}
+		o.answer <- a
+	}
+}
+
+func (o *op) final() bool { return o.depends == "" && !o.probe }
+
+// batch is what one transaction will write. Ops are staged one after the other, each on the outcome of those
+// before it.
+type batch struct {
+	store  *Store
+	staged map[string]*staged
+	order  []string          // keys of staged, in order of their first change
+	uids   map[string]string // UIDLabel values that changed hands; "" = free
+	bytes  int
+	probed bool
+
+	full    bool            // the disk is full: what is left may use the reserve
+	refused map[string]bool // ids taken out again for that
+}
+
+// staged is the new state of one machine.
+type staged struct {
+	m               *machine.Machine // nil = removed
+	desired, record []byte           // nil = as it was
+}
+
+func newBatch(s *Store) *batch {
+	return &batch{store: s, staged: map[string]*staged{}, uids: map[string]string{}, refused: map[string]bool{}}
+}
+
+// run stages one op, and answers it right away if its result does not hang on this batch.
+func (b *batch) run(o *op) {
+	if err := o.ctx.Err(); err != nil {
+		o.answer <- answer{err: machine.Wrap(machine.Unavailable, err, "write to store")}
+		return
+	}
+	m, err := o.stage(b, o)
+	o.result = answer{m: m, err: err}
+	if o.final() {
+		o.answer <- o.result
+	}
+}
+
+// current returns the machine as this batch will leave it.
+func (b *batch) current(o *op, id string) *machine.Machine {
+	if st, ok := b.staged[id]; ok {
+		o.depends = id
+		return st.m
+	}
+	return b.store.index.get(id)
+}
+
+// currentByUID returns another machine that carries the UIDLabel of m.
+func (b *batch) currentByUID(o *op, m *machine.Machine) *machine.Machine {
+	u := uid(m)
+	if u == "" {
+		return nil
+	}
+	if id, ok := b.uids[u]; ok {
+		if id == "" || id == m.ID {
+			return nil
+		}
+		return b.current(o, id)
+	}
+	if old := b.store.index.getByUID(u); old != nil && old.ID != m.ID {
+		return b.current(o, old.ID)
+	}
+	return nil
+}
+
+// put stages the new state of a machine; a nil half stays as it was.
+func (b *batch) put(o *op, m *machine.Machine, desired, record []byte) {
+	st := b.stage(o, m.ID, m)
+	if desired != nil {
+		st.desired = desired
+	}
+	if record != nil {
+		st.record = record
+	}
+	b.bytes += len(desired) + len(record)
+}
+
+func (b *batch) remove(o *op, id string) {
+	st := b.stage(o, id, nil)
+	st.desired, st.record = nil, nil
+}
+
+func (b *batch) stage(o *op, id string, m *machine.Machine) *staged {
+	if old := b.current(o, id); old != nil && uid(old) != "" {
+		b.uids[uid(old)] = ""
+	}
+	if m != nil && uid(m) != "" {
+		b.uids[uid(m)] = id
+	}
+	st, ok := b.staged[id]
+	if !ok {
+		st = &staged{}
+		b.staged[id] = st
+		b.order = append(b.order, id)
+	}
+	st.m = m
+	o.depends = id
+	return st
+}
+
+func (b *batch) probe(o *op) {
+	b.probed = true
+	o.probe = true
+}
+
+func (b *batch) empty() bool { return len(b.staged) == 0 && !b.probed }
+
+func (b *batch) changes() []change {
+	out := make([]change, 0, len(b.order))
+	for _, id := range b.order {
+		if st, ok := b.staged[id]; ok {
+			out = append(out, change{id: id, m: st.m})
+		}
+	}
+	return out
+}
+
+// refuse takes everything out that may not use the reserve: all but removals and machines marked as deleted.
+func (b *batch) refuse() {
+	b.full = true
+	b.probed = false
+	for id, st := range b.staged {
+		if st.m != nil && !st.m.Desired.Deleting() {
+			delete(b.staged, id)
+			b.refused[id] = true
+		}
+	}
+}
