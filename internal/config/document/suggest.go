@@ -52,3 +52,6 @@ func distance(a, b string) int {
 	}
 	return last[len(b)]
 }
+
+// Same is true for names that differ only in case, dashes and underscores.
+func Same(a, b string) bool { return fold(a) == fold(b) }

@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import "time"
+
+func imageFields() []Field {
+	return []Field{
+		{
+			Path: "images.plainHTTP", Type: TypeList, Limits: "each host or host:port", Empty: "no registry",
+			Doc:   "Registries that are spoken to without TLS. Every other one needs a valid certificate.",
+			codec: stringList(func(c *Config) *[]string { return &c.Images.PlainHTTP }, needed(registry)),
+		},
+		{
+			Path: "images.dockerConfig", Type: TypePath, Empty: "images are pulled without credentials",
+			Doc:   "Docker configuration file with the registries' credentials.",
+			codec: text(func(c *Config) *string { return &c.Images.DockerConfig }, absolute),
+		},
+		{
+			Path: "images.maxConcurrentPulls", Type: TypeInt, Limits: "1 to 64",
+			Doc:   "Images pulled at the same time; more wait.",
+			codec: integer(func(c *Config) *int { return &c.Images.MaxConcurrentPulls }, 1, 64),
+		},
+	}
+}
+
+func workFields() []Field {
+	return []Field{
+		{
+			Path: "reconcile.workers", Type: TypeInt, Limits: "1 to 1024",
+			Doc:   "Machines worked on at the same time.",
+			codec: integer(func(c *Config) *int { return &c.Reconcile.Workers }, 1, 1024),
+		},
+		{
+			Path: "reconcile.resyncInterval", Flag: "event-list-watch-source-resync-duration", Type: TypeDuration, Limits: "1s to 1h",
+			Doc:   "Every machine is looked at again after this time, even if nothing was heard of it.",
+			codec: duration(func(c *Config) *time.Duration { return &c.Reconcile.ResyncInterval }, time.Second, time.Hour),
+		},
+		{
+			Path: "reconcile.maxBackoff", Type: TypeDuration, Limits: "100ms to 30s",
+			Doc:   "Longest wait before a failed step is tried again.",
+			codec: duration(func(c *Config) *time.Duration { return &c.Reconcile.MaxBackoff }, 100*time.Millisecond, 30*time.Second),
+		},
+		{
+			Path: "events.max", Flag: "machine-event-max-events", Type: TypeInt, Limits: "1 to 100000",
+			Doc:   "Machine events kept; the oldest make room.",
+			codec: integer(func(c *Config) *int { return &c.Events.Max }, 1, 100000),
+		},
+		{
+			Path: "events.ttl", Flag: "machine-event-ttl", Type: TypeDuration, Limits: "more than 1m, at most 24h",
+			Doc:   "Time after which a machine event is dropped. The machine pool controller fetches them once a minute.",
+			codec: duration(func(c *Config) *time.Duration { return &c.Events.TTL }, time.Second, 24*time.Hour),
+		},
+		{
+			Path: "events.sweepInterval", Flag: "machine-event-resync-interval", Type: TypeDuration, Limits: "1s to 1h",
+			Doc:   "How often events past their time are looked for.",
+			codec: duration(func(c *Config) *time.Duration { return &c.Events.SweepInterval }, time.Second, time.Hour),
+		},
+	}
+}
+
+func surfaceFields() []Field {
+	levels := []string{"debug", "info", "warn", "error"}
+	formats := []string{LogText, LogJSON}
+	return []Field{
+		{
+			Path: "console.logMaxBytes", Type: TypeBytes, Limits: "64Ki to 1Gi",
+			Doc:   "Size at which a machine's console log is rotated.",
+			codec: bytesValue(func(c *Config) *int64 { return &c.Console.LogMaxBytes }, 64<<10, 1<<30),
+		},
+		{
+			Path: "console.logBackups", Type: TypeInt, Limits: "0 to 16",
+			Doc:   "Rotated console logs kept per machine beside the current one.",
+			codec: integer(func(c *Config) *int { return &c.Console.LogBackups }, 0, 16),
+		},
+		{
+			Path: "servers.metricsAddress", Type: TypeAddress, Empty: "off",
+			Limits: "IP address or localhost, and port; every interface only as 0.0.0.0 or [::]",
+			Doc:    "Where Prometheus metrics are served over HTTP.",
+			codec:  text(func(c *Config) *string { return &c.Servers.MetricsAddress }, listenAddress),
+		},
+		{
+			Path: "log.level", Type: TypeString, Allowed: levels,
+			Aliases: []Alias{{Name: "zap-log-level", Values: map[string]string{"debug": "debug", "info": "info", "error": "error"}}},
+			Doc:     "Least severity that is logged.",
+			codec:   choice(func(c *Config) *string { return &c.Log.Level }, levels),
+		},
+		{
+			Path: "log.format", Type: TypeString, Allowed: formats,
+			Aliases: []Alias{{Name: "zap-encoder", Values: map[string]string{"console": LogText, "json": LogJSON}}},
+			Doc:     "Notation of the log on standard error.",
+			codec:   choice(func(c *Config) *string { return &c.Log.Format }, formats),
+		},
+	}
+}
