@@ -208,19 +208,37 @@ func TestNothingComesAfterStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, stop := follow(t, f, path)
-	if _, err := f.Follow(path, func(api.Batch) {}); err == nil {
-		t.Error("a file is followed twice")
-	}
+	// A second follower of the same file proves that the change was noticed.
+	other, stopOther := follow(t, f, path)
+	defer stopOther()
 	stop()
 	stop()
 	appendTo(t, path, event("late"))
-	// A second follower of the same file proves that the change was noticed.
-	again, stopAgain := follow(t, f, path)
-	defer stopAgain()
-	appendTo(t, path, event("later"))
-	receive(t, again)
+	receive(t, other)
 	if len(c) != 0 {
 		t.Error("the stopped follower was called")
+	}
+}
+
+func TestAReplacedFileIsFollowedAnew(t *testing.T) {
+	f := newFollower(t)
+	path := filepath.Join(t.TempDir(), "events")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, stopOld := follow(t, f, path)
+	defer stopOld()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, stop := follow(t, f, path)
+	defer stop()
+	appendTo(t, path, event("new"))
+	if got := receive(t, c); len(got.Events) != 1 || got.Events[0].Event != "new" {
+		t.Errorf("the new file gave %+v", got)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/fsnotify/fsnotify"
@@ -35,7 +36,7 @@ type Follower struct {
 	stopped chan struct{}
 
 	mu     sync.Mutex
-	files  map[string]*followed // by path
+	files  map[string][]*followed // by path
 	closed bool
 }
 
@@ -51,9 +52,6 @@ type followed struct {
 	decoder   Decoder
 }
 
-// ErrFollowed means that an event file has a follower already.
-var ErrFollowed = errors.New("the event file is followed already")
-
 // NewFollower starts a follower; Close ends it. The logger may be nil.
 func NewFollower(log *slog.Logger) (*Follower, error) {
 	if log == nil {
@@ -63,13 +61,14 @@ func NewFollower(log *slog.Logger) (*Follower, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch event files: %w", err)
 	}
-	f := &Follower{watcher: watcher, log: log, stopped: make(chan struct{}), files: map[string]*followed{}}
+	f := &Follower{watcher: watcher, log: log, stopped: make(chan struct{}), files: map[string][]*followed{}}
 	go f.run()
 	return f, nil
 }
 
 // Follow calls sink with the events that are written to the file from now on. The sink runs on the goroutine that
-// serves all files and must not block. The function returned ends it; after its return sink is not called again.
+// serves all files; it must neither block nor call stop. Stop ends it; after its return sink is not called again.
+// A file may have several followers.
 func (f *Follower) Follow(path string, sink func(Batch)) (stop func(), err error) {
 	file, err := openEventFile(path)
 	if err != nil {
@@ -93,27 +92,32 @@ func (f *Follower) Follow(path string, sink func(Batch)) (stop func(), err error
 func (f *Follower) add(e *followed) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch {
-	case f.closed:
+	if f.closed {
 		return fsnotify.ErrClosed
-	case f.files[e.path] != nil:
-		return ErrFollowed
 	}
+	// Also when the path is watched: it may have become another file meanwhile.
 	if err := f.watcher.Add(e.path); err != nil {
 		return err
 	}
-	f.files[e.path] = e
+	f.files[e.path] = append(f.files[e.path], e)
 	return nil
 }
 
 func (f *Follower) remove(e *followed) {
 	f.mu.Lock()
-	if f.files[e.path] == e {
+	if i := slices.Index(f.files[e.path], e); i >= 0 {
+		f.files[e.path] = slices.Delete(slices.Clone(f.files[e.path]), i, i+1)
+	}
+	if left, known := f.files[e.path]; known && len(left) == 0 {
 		delete(f.files, e.path)
 		// The watch is gone already when the file is.
 		_ = f.watcher.Remove(e.path)
 	}
 	f.mu.Unlock()
+	e.close()
+}
+
+func (e *followed) close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.file != nil {
@@ -130,13 +134,13 @@ func (f *Follower) Close() error {
 		return nil
 	}
 	f.closed = true
-	files := f.files
-	f.files = map[string]*followed{}
+	all := f.all()
+	f.files = map[string][]*followed{}
 	f.mu.Unlock()
 	err := f.watcher.Close()
 	<-f.stopped
-	for _, e := range files {
-		f.remove(e)
+	for _, e := range all {
+		e.close()
 	}
 	return err
 }
@@ -154,9 +158,9 @@ func (f *Follower) run() {
 				continue
 			}
 			f.mu.Lock()
-			e := f.files[event.Name]
+			files := f.files[event.Name]
 			f.mu.Unlock()
-			if e != nil {
+			for _, e := range files {
 				e.read(buffer, f.log)
 			}
 		case err, ok := <-f.watcher.Errors:
@@ -172,14 +176,20 @@ func (f *Follower) run() {
 
 func (f *Follower) readAll(buffer []byte) {
 	f.mu.Lock()
-	all := make([]*followed, 0, len(f.files))
-	for _, e := range f.files {
-		all = append(all, e)
-	}
+	all := f.all()
 	f.mu.Unlock()
 	for _, e := range all {
 		e.read(buffer, f.log)
 	}
+}
+
+// all needs mu.
+func (f *Follower) all() []*followed {
+	var all []*followed
+	for _, files := range f.files {
+		all = append(all, files...)
+	}
+	return all
 }
 
 // read hands what is new to the sink.
