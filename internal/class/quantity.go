@@ -84,3 +84,17 @@ func more(a, b int64) int64 {
 	}
 	return a + b
 }
+
+// Capacity is what machines may have of a host together.
+type Capacity struct {
+	CPUs        int64 // virtual ones
+	MemoryBytes int64
+	Machines    int64 // 0 is no bound
+}
+
+// Free is what the machines of all classes may have together, while the host is empty.
+func Free(h Host, r Reserve) Capacity {
+	return Capacity{
+		CPUs: virtualCPUs(h, r), MemoryBytes: less(h.MemoryBytes, r.MemoryBytes), Machines: max(0, r.MaxMachines),
+	}
+}

@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconcile
+
+import (
+	"time"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
+)
+
+// StepName names a step. The name is the failpoint, the log field, the event's step, the metric label and the line
+// in the docs.
+type StepName string
+
+// The steps, in the order in which a machine's life goes through them.
+const (
+	StepImageResolve    StepName = "image.resolve"
+	StepVolumePrepare   StepName = "volume.prepare"
+	StepNICPrepare      StepName = "nic.prepare"
+	StepVMMLaunch       StepName = "vmm.launch"
+	StepVMMCreate       StepName = "vmm.create"
+	StepVMMBoot         StepName = "vmm.boot"
+	StepGuestStopped    StepName = "guest.stopped"
+	StepVMMStop         StepName = "vmm.stop"
+	StepVMMKill         StepName = "vmm.kill"
+	StepVMMReap         StepName = "vmm.reap"
+	StepNICRelease      StepName = "nic.release"
+	StepVolumeDelete    StepName = "volume.delete"
+	StepDirectoryRemove StepName = "directory.remove"
+	StepRecordRemove    StepName = "record.remove"
+)
+
+// StepNames lists all steps, for docs, metrics and failpoints.
+func StepNames() []StepName {
+	return []StepName{
+		StepImageResolve, StepVolumePrepare, StepNICPrepare, StepVMMLaunch, StepVMMCreate, StepVMMBoot, StepGuestStopped,
+		StepVMMStop, StepVMMKill, StepVMMReap, StepNICRelease, StepVolumeDelete, StepDirectoryRemove, StepRecordRemove,
+	}
+}
+
+// Step is one thing to do; Target is the volume or network interface it is about, if any.
+type Step struct {
+	Name   StepName
+	Target string
+}
+
+// ProcessState is what is known of a machine's VMM process.
+type ProcessState string
+
+// The process states. There is none for "unknown": then nothing is planned at all.
+const (
+	ProcessNone     ProcessState = "none"     // none is recorded
+	ProcessIntended ProcessState = "intended" // about to be spawned when the daemon was stopped; may yet appear
+	ProcessAlive    ProcessState = "alive"
+	ProcessGone     ProcessState = "gone" // recorded, and proven to be over
+)
+
+// View is all that planning looks at.
+type View struct {
+	Machine *machine.Machine
+	Process ProcessState
+	VM      vmm.Observation // of a living process
+	Now     time.Time
+}
+
+// Plan is what to do next. An empty one means that the host agrees.
+type Plan struct {
+	Steps []Step
+	// Wait is how long to do nothing before planning again; 0 with no steps = until something happens.
+	Wait time.Duration
+}
+
+// Times that planning knows.
+const (
+	// stopPatience is how long a VMM may take to end after it was asked; it ends in 0.1–0.3 s when it is well.
+	stopPatience = 10 * time.Second
+	// spawnPatience is how long a process may take to appear under its marker after the intent was recorded.
+	spawnPatience = 3 * time.Second
+)
+
+// MakePlan compares what is wanted with what is there. It is a pure function.
+func MakePlan(v View) Plan {
+	d, r := &v.Machine.Desired, &v.Machine.Record
+	switch {
+	case v.Process == ProcessIntended:
+		if age := v.Now.Sub(r.VMM.LaunchedAt); age >= 0 && age < spawnPatience {
+			return Plan{Wait: spawnPatience - age}
+		}
+		return Plan{Steps: []Step{{Name: StepVMMReap}}}
+	case v.Process == ProcessGone:
+		return Plan{Steps: []Step{{Name: StepVMMReap}}}
+	case d.Deleting():
+		return planDeletion(v)
+	case d.Power == machine.PowerOff:
+		return planStop(v)
+	}
+	return planRun(v)
+}
+
+func planStop(v View) Plan {
+	if v.Process == ProcessNone {
+		return Plan{}
+	}
+	asked := v.Machine.Record.VMM.StopAskedAt
+	if asked == nil {
+		return Plan{Steps: []Step{{Name: StepVMMStop}}}
+	}
+	if age := v.Now.Sub(*asked); age >= 0 && age < stopPatience {
+		return Plan{Wait: stopPatience - age}
+	}
+	return Plan{Steps: []Step{{Name: StepVMMKill}}}
+}
+
+func planDeletion(v View) Plan {
+	if v.Process != ProcessNone {
+		return planStop(v)
+	}
+	var steps []Step
+	for _, name := range sortedKeys(v.Machine.Record.NICs) {
+		steps = append(steps, Step{Name: StepNICRelease, Target: name})
+	}
+	for _, name := range sortedKeys(v.Machine.Record.Volumes) {
+		steps = append(steps, Step{Name: StepVolumeDelete, Target: name})
+	}
+	return Plan{Steps: append(steps, Step{Name: StepDirectoryRemove}, Step{Name: StepRecordRemove})}
+}
+
+func planRun(v View) Plan {
+	r := &v.Machine.Record
+	if v.Process == ProcessNone {
+		if wait := r.RestartAt.Sub(v.Now); wait > 0 {
+			return Plan{Wait: wait}
+		}
+		return Plan{Steps: append(planPrepare(v.Machine),
+			Step{Name: StepVMMLaunch}, Step{Name: StepVMMCreate}, Step{Name: StepVMMBoot})}
+	}
+	if r.VMM.StopAskedAt != nil { // power went off and on again: finish the stop first
+		return planStop(v)
+	}
+	switch v.VM.State {
+	case vmm.StateRunning:
+		return Plan{}
+	case vmm.StateEmpty:
+		return Plan{Steps: append(planPrepare(v.Machine), Step{Name: StepVMMCreate}, Step{Name: StepVMMBoot})}
+	case vmm.StateFailed: // it cannot go on; end it, which counts as a crash
+		return Plan{Steps: []Step{{Name: StepVMMKill}}}
+	case vmm.StateIdle:
+		if r.VMM.BootedAt != nil { // it ran, and nobody asked for its end
+			return Plan{Steps: []Step{{Name: StepGuestStopped}}}
+		}
+		if wait := r.RestartAt.Sub(v.Now); wait > 0 {
+			return Plan{Wait: wait}
+		}
+		// Half-created by an earlier try is put right by create.
+		return Plan{Steps: append(planPrepare(v.Machine), Step{Name: StepVMMCreate}, Step{Name: StepVMMBoot})}
+	}
+	return Plan{Steps: []Step{{Name: StepVMMBoot}}}
+}
+
+// planPrepare lists what must be there before a VMM starts. All of it is listed each time: the steps find out
+// themselves that there is nothing to do, and a host reboot may have taken things that the record still names.
+func planPrepare(m *machine.Machine) []Step {
+	var steps []Step
+	if _, _, ok := m.Desired.BootImage(); ok {
+		steps = append(steps, Step{Name: StepImageResolve})
+	}
+	for _, v := range m.Desired.Volumes {
+		steps = append(steps, Step{Name: StepVolumePrepare, Target: v.Name})
+	}
+	for _, n := range m.Desired.NICs {
+		steps = append(steps, Step{Name: StepNICPrepare, Target: n.Name})
+	}
+	return steps
+}

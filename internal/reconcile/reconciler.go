@@ -1,0 +1,262 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+)
+
+// Reconciler brings machines to what is wanted of them.
+type Reconciler struct {
+	o     Options
+	queue *Queue
+
+	mu       sync.Mutex
+	sessions map[string]*session
+	failures map[string]int             // failed rounds in a row, by machine
+	waiting  map[string]map[string]bool // machines that wait for an image, by reference
+	seen     map[string]seenDesired     // what of a machine was last queued for
+}
+
+type seenDesired struct {
+	generation int64
+	deleting   bool
+}
+
+// New makes a Reconciler; Run starts it.
+func New(o Options) (*Reconciler, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	return &Reconciler{
+		o: o, queue: NewQueue(o.Now), sessions: map[string]*session{}, failures: map[string]int{},
+		waiting: map[string]map[string]bool{}, seen: map[string]seenDesired{},
+	}, nil
+}
+
+// Run works until ctx ends; then it waits for the steps under way and lets go of all VMMs without touching them.
+func (r *Reconciler) Run(ctx context.Context) error {
+	for _, m := range r.o.Store.List() {
+		r.queue.Add(m.ID)
+	}
+	var wg sync.WaitGroup
+	for range r.o.Workers {
+		wg.Go(func() { r.work(ctx) })
+	}
+	wg.Go(func() { r.resync(ctx) })
+	<-ctx.Done()
+	r.queue.Close()
+	wg.Wait()
+	r.closeSessions()
+	return nil
+}
+
+// Wake asks for a look at one machine now.
+func (r *Reconciler) Wake(id string) { r.queue.Add(id) }
+
+// QueueLength is how many machines wait for a look, due or not.
+func (r *Reconciler) QueueLength() int { return r.queue.Len() }
+
+// Changed tells of a stored machine (nil = removed). It wakes the machine only if what is wanted of it changed, so
+// that our own writes of the record do not wake us.
+func (r *Reconciler) Changed(id string, m *machine.Machine) {
+	if m == nil {
+		r.mu.Lock()
+		delete(r.seen, id)
+		r.mu.Unlock()
+		return
+	}
+	now := seenDesired{generation: m.Desired.Generation, deleting: m.Desired.Deleting()}
+	r.mu.Lock()
+	before, known := r.seen[id]
+	r.seen[id] = now
+	r.mu.Unlock()
+	if !known || before != now {
+		r.queue.Add(id)
+	}
+}
+
+// ImageChanged wakes the machines that wait for an image, after its pull ended or failed.
+func (r *Reconciler) ImageChanged(ref string) {
+	r.mu.Lock()
+	ids := r.waiting[ref]
+	delete(r.waiting, ref)
+	r.mu.Unlock()
+	for id := range ids {
+		r.queue.Add(id)
+	}
+}
+
+// ImageWaiters returns the machines that wait for an image.
+func (r *Reconciler) ImageWaiters(ref string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return sortedKeys(r.waiting[ref])
+}
+
+func (r *Reconciler) waitForImage(ref, id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waiting[ref] == nil {
+		r.waiting[ref] = map[string]bool{}
+	}
+	r.waiting[ref][id] = true
+}
+
+// resync looks at every machine now and then, spread over the interval so that they do not come in one burst.
+func (r *Reconciler) resync(ctx context.Context) {
+	ticker := time.NewTicker(r.o.Resync)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			all := r.o.Store.List()
+			for i, m := range all {
+				r.queue.AddAfter(m.ID, r.o.Resync*time.Duration(i)/time.Duration(len(all))/2)
+			}
+		}
+	}
+}
+
+func (r *Reconciler) work(ctx context.Context) {
+	for {
+		id, _, ok := r.queue.Get(ctx)
+		if !ok {
+			return
+		}
+		wait, err := r.safely(ctx, id)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			wait = r.backoff(id)
+			r.o.Logger.Warn("machine not as wanted", "machine", id, "error", err, "retry_in", wait)
+			r.queue.AddAfter(id, wait)
+		case wait > 0:
+			r.queue.AddAfter(id, wait)
+		}
+		if err == nil {
+			r.mu.Lock()
+			delete(r.failures, id)
+			r.mu.Unlock()
+		}
+		r.queue.Done(id)
+	}
+}
+
+// safely keeps a panic in one machine's work from taking the others down.
+func (r *Reconciler) safely(ctx context.Context, id string) (wait time.Duration, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.o.Logger.Error("panic", "machine", id, "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return r.Reconcile(ctx, id)
+}
+
+func (r *Reconciler) backoff(id string) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.failures[id]
+	r.failures[id]++
+	return jitter(capped(100*time.Millisecond, n, r.o.MaxBackoff))
+}
+
+// capped doubles base n times, up to most.
+func capped(base time.Duration, n int, most time.Duration) time.Duration {
+	d := base
+	for range n {
+		if d *= 2; d >= most {
+			return most
+		}
+	}
+	return min(d, most)
+}
+
+// jitter shortens d by up to a fifth, so that machines which failed together do not come back together.
+func jitter(d time.Duration) time.Duration {
+	return d - time.Duration(rand.Int64N(int64(d)/5+1))
+}
+
+// errRounds means that rounds of planning did not settle; it is retried with backoff like any failure.
+var errRounds = errors.New("the machine does not settle")
+
+// maxRounds bounds how often one call plans anew. A start takes two rounds, a crash three, a deletion three.
+const maxRounds = 12
+
+// Reconcile brings one machine to what is wanted and returns how long to wait for the next look (0 = until
+// something is heard). It must not be called twice at once for one machine; Run sees to that.
+func (r *Reconciler) Reconcile(ctx context.Context, id string) (time.Duration, error) {
+	for range maxRounds {
+		m, err := r.o.Store.Get(id)
+		if machine.IsKind(err, machine.NotFound) {
+			r.dropSession(id)
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		view, err := r.observe(ctx, m)
+		if err != nil {
+			return 0, r.report(ctx, id, "observe", fmt.Errorf("observe: %w", err))
+		}
+		plan := MakePlan(view)
+		if len(plan.Steps) == 0 {
+			return plan.Wait, r.publish(ctx, view)
+		}
+		wait, err := r.run(ctx, id, plan.Steps)
+		if err != nil || wait > 0 {
+			return wait, err
+		}
+	}
+	return 0, errRounds
+}
+
+// run does the steps in order. wait > 0 means that a step has to wait for something and says how long at most.
+func (r *Reconciler) run(ctx context.Context, id string, steps []Step) (wait time.Duration, err error) {
+	for _, step := range steps {
+		m, err := r.o.Store.Get(id)
+		if err != nil {
+			return 0, err
+		}
+		start := r.o.Now()
+		err = r.step(ctx, m, step)
+		took := r.o.Now().Sub(start)
+		r.o.Observe(step.Name, took, err)
+		var pending *pendingError
+		if errors.As(err, &pending) {
+			return pending.wait, r.progress(ctx, id, step, pending)
+		}
+		if err != nil {
+			return 0, r.report(ctx, id, string(step.Name), fmt.Errorf("%s: %w", step, err))
+		}
+		r.o.Logger.Info("step done", "machine", id, "step", step.Name, "target", step.Target, "took", took)
+	}
+	return 0, nil
+}
+
+// String returns "name" or "name(target)".
+func (s Step) String() string {
+	if s.Target == "" {
+		return string(s.Name)
+	}
+	return string(s.Name) + "(" + s.Target + ")"
+}
+
+// pendingError says that a step cannot go on yet although nothing failed; something will wake the machine.
+type pendingError struct {
+	reason, message string
+	wait            time.Duration // look again after this at the latest
+}
+
+func (e *pendingError) Error() string { return e.message }

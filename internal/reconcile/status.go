@@ -1,0 +1,149 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
+)
+
+// ConditionReady is the condition that says whether a machine is as wanted, and if not, at which step it stands.
+const ConditionReady = "Ready"
+
+// publish writes what follows from desired state, record and observation, if it differs from what was last shown.
+func (r *Reconciler) publish(ctx context.Context, v View) error {
+	now := r.o.Now()
+	_, err := r.o.Store.UpdateRecord(ctx, v.Machine.ID, func(rec *machine.Record) error {
+		applyStatus(rec, v, now)
+		return nil
+	})
+	if machine.IsKind(err, machine.NotFound) {
+		return nil
+	}
+	return err
+}
+
+func applyStatus(rec *machine.Record, v View, now time.Time) {
+	d := &v.Machine.Desired
+	running := v.Process == ProcessAlive && (v.VM.State == vmm.StateRunning || v.VM.State == vmm.StatePaused)
+	rec.ObservedGeneration = d.Generation
+	rec.State = shownState(d, v, running, rec.State)
+	if running && rec.VMM != nil && rec.VMM.BootedAt == nil {
+		rec.VMM.BootedAt = &now
+	}
+	if running {
+		attach(rec, v)
+	}
+	c := machine.Condition{Type: ConditionReady, Status: machine.ConditionTrue, Reason: string(rec.State), LastTransition: now}
+	if !running && d.Power == machine.PowerOn {
+		c.Status = machine.ConditionFalse
+		if rec.Exit != nil && rec.RestartAt.After(now) {
+			c.Reason, c.Message = "RestartDelayed", fmt.Sprintf("%s; restart %d waits", rec.Exit.Reason, rec.Restarts)
+		}
+	}
+	rec.SetCondition(c)
+}
+
+func shownState(d *machine.Desired, v View, running bool, before machine.State) machine.State {
+	switch {
+	case d.Deleting():
+		return machine.Terminating
+	case running:
+		return machine.Running
+	case d.Power == machine.PowerOff && v.Process == ProcessNone:
+		return machine.Suspended
+	case d.Power == machine.PowerOff && before != "": // on its way down
+		return before
+	}
+	return machine.Pending
+}
+
+// attach marks what the VMM was seen to have.
+func attach(rec *machine.Record, v View) {
+	disks, nics := map[string]bool{}, map[string]bool{}
+	for _, id := range v.VM.Disks {
+		disks[id] = true
+	}
+	for _, id := range v.VM.NICs {
+		nics[id] = true
+	}
+	for name, vol := range rec.Volumes {
+		vol.Attached = disks[vmm.DeviceID("disk", name)]
+		rec.Volumes[name] = vol
+	}
+	for name, nic := range rec.NICs {
+		nic.Attached = nics[vmm.DeviceID("nic", name)]
+		rec.NICs[name] = nic
+	}
+}
+
+func detachAll(rec *machine.Record) {
+	for name, vol := range rec.Volumes {
+		vol.Attached = false
+		rec.Volumes[name] = vol
+	}
+	for name, nic := range rec.NICs {
+		nic.Attached = false
+		rec.NICs[name] = nic
+	}
+}
+
+// report shows a failure in the machine's condition and as an event, and gives the error back.
+func (r *Reconciler) report(ctx context.Context, id, where string, failure error) error {
+	if ctx.Err() != nil {
+		return failure
+	}
+	m, err := r.o.Store.Get(id)
+	if err != nil {
+		return failure
+	}
+	r.o.Events.Event(m, Warning, "StepFailed", "Reconcile", failure.Error())
+	return errors.Join(failure, r.show(ctx, m, where, failure.Error()))
+}
+
+// progress shows what a machine waits for.
+func (r *Reconciler) progress(ctx context.Context, id string, step Step, p *pendingError) error {
+	m, err := r.o.Store.Get(id)
+	if err != nil {
+		return err
+	}
+	return r.show(ctx, m, p.reason, p.message)
+}
+
+func (r *Reconciler) show(ctx context.Context, m *machine.Machine, reason, message string) error {
+	now := r.o.Now()
+	_, err := r.o.Store.UpdateRecord(ctx, m.ID, func(rec *machine.Record) error {
+		switch {
+		case m.Desired.Deleting():
+			rec.State = machine.Terminating
+		case rec.State == "":
+			rec.State = machine.Pending
+		}
+		rec.SetCondition(machine.Condition{
+			Type: ConditionReady, Status: machine.ConditionFalse, Reason: reason, Message: message, LastTransition: now,
+		})
+		return nil
+	})
+	if machine.IsKind(err, machine.NotFound) || machine.IsKind(err, machine.Exhausted) {
+		return nil // shown by the event; a full disk must not keep the work itself from going on
+	}
+	return err
+}
+
+// exitReason says in words how a process ended.
+func exitReason(e process.Exit) string {
+	switch {
+	case !e.Known:
+		return "exit status not known"
+	case e.Signal != "":
+		return e.Signal
+	}
+	return fmt.Sprintf("exit code %d", e.Code)
+}

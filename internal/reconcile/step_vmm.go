@@ -1,0 +1,340 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconcile
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
+)
+
+// vmmOutput is the file in a machine's directory that takes what its VMM prints.
+const vmmOutput = "vmm.log"
+
+// marker makes the mark of one launch: state root, machine, launch.
+func (r *Reconciler) marker(id string) string {
+	var nonce [6]byte
+	_, _ = rand.Read(nonce[:]) // never fails; see crypto/rand
+	return r.o.Store.ID() + "/" + id + "/" + hex.EncodeToString(nonce[:])
+}
+
+// vmConfig is the whole virtual machine as wanted, from the desired state and what was prepared for it.
+func (r *Reconciler) vmConfig(ctx context.Context, m *machine.Machine) (vmm.Config, error) {
+	d := &m.Desired
+	cfg := vmm.Config{Ref: r.o.ref(m.ID), CPUs: d.Resources.CPUs, MemoryBytes: d.Resources.MemoryBytes}
+	if d.GuestConfig != nil {
+		cfg.Hostname = d.GuestConfig.Hostname
+	}
+	img, err := r.image(ctx, m)
+	if err != nil {
+		return cfg, err
+	}
+	if img != nil && img.Kernel != nil {
+		cfg.Boot = vmm.Boot{Kernel: img.Kernel.Path, CommandLine: img.CommandLine}
+		if img.Initramfs != nil {
+			cfg.Boot.Initramfs = img.Initramfs.Path
+		}
+	}
+	for _, v := range bootFirst(d) {
+		rec, ok := m.Record.Volumes[v.Name]
+		if !ok || rec.Path == "" {
+			return cfg, machine.Errorf(machine.FailedPrecondition, "volume %s is not prepared", v.Name)
+		}
+		cfg.Disks = append(cfg.Disks, vmm.Disk{ID: vmm.DeviceID("disk", v.Name), Path: rec.Path, Serial: rec.Serial})
+	}
+	for _, n := range d.NICs {
+		nic, err := r.vmNIC(ctx, m, n)
+		if err != nil {
+			return cfg, err
+		}
+		cfg.NICs = append(cfg.NICs, nic)
+	}
+	if len(d.Ignition) > 0 {
+		transport, err := vmm.ChooseIgnition(r.o.Driver.Capabilities(), r.o.Ignition, len(d.Ignition))
+		if err != nil {
+			return cfg, err
+		}
+		cfg.Ignition = &vmm.Ignition{Transport: transport, Data: d.Ignition}
+	}
+	return cfg, nil
+}
+
+// bootFirst is the volumes in order, the boot volume moved to the front.
+func bootFirst(d *machine.Desired) []machine.Volume {
+	_, boot, ok := d.BootImage()
+	out := make([]machine.Volume, 0, len(d.Volumes))
+	for _, first := range []bool{true, false} {
+		for _, v := range d.Volumes {
+			if (ok && v.Name == boot) == first {
+				out = append(out, v)
+			}
+		}
+	}
+	return out
+}
+
+func (r *Reconciler) vmNIC(ctx context.Context, m *machine.Machine, n machine.NetworkInterface) (vmm.NIC, error) {
+	result, err := r.o.Network.Apply(ctx, r.nicRequest(m, n))
+	if err != nil {
+		return vmm.NIC{}, err
+	}
+	if !result.Ready {
+		return vmm.NIC{}, machine.Errorf(machine.FailedPrecondition, "network interface %s is not ready: %s", n.Name, result.Reason)
+	}
+	nic := vmm.NIC{ID: vmm.DeviceID("nic", n.Name), MAC: result.MAC, Tap: result.Tap}
+	switch result.Backend {
+	case network.BackendIsolated:
+		nic.Kind = vmm.NICIsolated
+	case network.BackendTap:
+		nic.Kind = vmm.NICTap
+	case network.BackendUser:
+		nic.Kind = vmm.NICUser
+		for _, f := range result.Forwards {
+			nic.Forwards = append(nic.Forwards, vmm.PortForward(f))
+		}
+	default:
+		return nic, fmt.Errorf("network interface %s: unknown back end %q", n.Name, result.Backend)
+	}
+	return nic, nil
+}
+
+// launch starts the VMM process. The intent, with the mark under which the process can be found, is durable before
+// the process exists; its identity is recorded right after.
+func (r *Reconciler) launch(ctx context.Context, m *machine.Machine) error {
+	cfg, err := r.vmConfig(ctx, m)
+	if err != nil {
+		return err
+	}
+	if err := r.o.Driver.Validate(cfg); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(cfg.StateDir, 0o750); err != nil {
+		return fmt.Errorf("make machine directory: %w", err)
+	}
+	spec, err := r.o.Driver.Prepare(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	spec.Name = "chp-vmm-" + m.ID
+	spec.Marker = r.marker(m.ID)
+	spec.Output = filepath.Join(cfg.StateDir, vmmOutput)
+	rec := machine.VMMRecord{Driver: r.o.Driver.Name(), Marker: spec.Marker, LaunchedAt: r.o.Now()}
+	if cfg.Ignition != nil {
+		rec.Ignition = string(cfg.Ignition.Transport)
+	}
+	if err := r.record(ctx, m.ID, func(record *machine.Record) { record.VMM = &rec }); err != nil {
+		return err
+	}
+	if err := r.o.Failpoint(ctx, StepVMMLaunch, "intended"); err != nil {
+		return err
+	}
+	proc, err := r.o.Supervisor.Start(ctx, spec)
+	if err != nil {
+		// The supervisor says that no process is left, or Find will tell: the next look decides by the mark.
+		return fmt.Errorf("start VMM: %w", err)
+	}
+	if err := r.o.Failpoint(ctx, StepVMMLaunch, "spawned"); err != nil {
+		return err
+	}
+	s := r.hold(m.ID, r.o.Driver, proc)
+	id := machine.ProcessIdentity(proc.Identity())
+	if err := r.record(ctx, m.ID, func(record *machine.Record) {
+		if record.VMM != nil {
+			record.VMM.Process = &id
+		}
+	}); err != nil {
+		return err
+	}
+	r.o.Events.Event(m, Normal, "VMMLaunched", "LaunchVMM", r.o.Driver.Name()+" process started")
+	_, err = r.connect(ctx, m.ID, s)
+	return err
+}
+
+// living returns the connection to the machine's VMM, which observe has just made.
+func (r *Reconciler) living(ctx context.Context, id string) (vmm.VM, error) {
+	s := r.session(id)
+	if s == nil || s.ended() {
+		return nil, machine.Errorf(machine.Unavailable, "the VMM process has ended")
+	}
+	return r.connect(ctx, id, s)
+}
+
+func (r *Reconciler) create(ctx context.Context, m *machine.Machine) error {
+	cfg, err := r.vmConfig(ctx, m)
+	if err != nil {
+		return err
+	}
+	vm, err := r.living(ctx, m.ID)
+	if err != nil {
+		return err
+	}
+	if err := vm.Create(ctx, cfg); err != nil {
+		return err
+	}
+	// The serial socket may exist only from now on; opening the same one again changes nothing.
+	return r.o.Consoles.Open(m.ID, vm.Console(), r.o.consoleLog(m.ID))
+}
+
+func (r *Reconciler) boot(ctx context.Context, m *machine.Machine) error {
+	vm, err := r.living(ctx, m.ID)
+	if err != nil {
+		return err
+	}
+	if err := vm.Boot(ctx); err != nil {
+		return err
+	}
+	r.o.Events.Event(m, Normal, "MachineBooted", "BootMachine", "the guest was started")
+	return nil
+}
+
+// guestStopped notes that the guest went down by itself. What follows is policy: it is started again, as
+// libvirt-provider does, with a delay that grows when it happens again and again.
+func (r *Reconciler) guestStopped(ctx context.Context, m *machine.Machine) error {
+	delay, err := r.recordExit(ctx, m, "guest powered off", func(rec *machine.Record) {
+		if rec.VMM != nil {
+			rec.VMM.BootedAt = nil
+		}
+	})
+	if err != nil {
+		return err
+	}
+	r.o.Events.Event(m, Normal, "GuestStopped", "RestartMachine",
+		"the guest powered off although the machine is to be on; it is started again in "+delay.String())
+	return nil
+}
+
+// stableAfter is how long a guest must have run for the next crash to count as the first.
+const stableAfter = 5 * time.Minute
+
+// recordExit notes an unasked end and when the machine may start again.
+func (r *Reconciler) recordExit(
+	ctx context.Context, m *machine.Machine, reason string, more func(*machine.Record),
+) (time.Duration, error) {
+	now := r.o.Now()
+	restarts := m.Record.Restarts
+	if v := m.Record.VMM; v != nil && v.BootedAt != nil && now.Sub(*v.BootedAt) > stableAfter {
+		restarts = 0
+	}
+	delay := time.Duration(0)
+	if restarts > 0 {
+		delay = capped(time.Second, restarts-1, r.o.MaxBackoff)
+	}
+	return delay, r.record(ctx, m.ID, func(rec *machine.Record) {
+		rec.Exit = &machine.ExitRecord{At: now, Reason: reason}
+		rec.Restarts = restarts + 1
+		rec.RestartAt = now.Add(delay)
+		rec.State = machine.Pending
+		more(rec)
+	})
+}
+
+// stop asks the VMM to end; the intent is durable first. That the process ended is seen by its supervisor, and if
+// it does not end in time it is killed by its proven identity.
+func (r *Reconciler) stop(ctx context.Context, m *machine.Machine) error {
+	now := r.o.Now()
+	if err := r.record(ctx, m.ID, func(rec *machine.Record) {
+		if rec.VMM != nil {
+			rec.VMM.StopAskedAt = &now
+		}
+	}); err != nil && !machine.IsKind(err, machine.Exhausted) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, stopPatience)
+	defer cancel()
+	vm, err := r.living(ctx, m.ID)
+	if err == nil {
+		err = vm.Shutdown(ctx)
+	}
+	if errors.Is(err, vmm.ErrIdentity) {
+		return err
+	}
+	if err != nil {
+		r.o.Logger.Warn("VMM not asked to stop", "machine", m.ID, "error", err)
+	}
+	return nil
+}
+
+// kill ends a VMM that did not end when asked, or that cannot go on. The pidfd that the supervisor holds is of the
+// process whose mark names this machine and this launch.
+func (r *Reconciler) kill(ctx context.Context, m *machine.Machine) error {
+	s := r.session(m.ID)
+	if s == nil {
+		return machine.Errorf(machine.Unavailable, "the VMM process is not held")
+	}
+	err := s.proc.Signal(ctx, syscall.SIGKILL)
+	if err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill VMM: %w", err)
+	}
+	r.o.Events.Event(m, Warning, "VMMKilled", "StopMachine", "the VMM did not end by itself and was killed")
+	select {
+	case <-s.proc.Done():
+		return nil
+	case <-ctx.Done():
+		return machine.Errorf(machine.Unavailable, "the VMM process does not end although it was killed")
+	}
+}
+
+// reap clears up after a VMM process that is proven to be gone, and notes why if nobody had asked it to end.
+func (r *Reconciler) reap(ctx context.Context, m *machine.Machine) error {
+	rec := m.Record.VMM
+	if rec == nil {
+		return nil
+	}
+	reason, known := "", false
+	if s := r.session(m.ID); s != nil {
+		reason, known = exitReason(s.proc.Exit()), true
+	}
+	r.dropSession(m.ID)
+	driver, ok := r.o.Drivers[rec.Driver]
+	if !ok {
+		driver = r.o.Driver
+	}
+	if err := driver.Cleanup(ctx, r.o.ref(m.ID)); err != nil {
+		return fmt.Errorf("clean up after VMM: %w", err)
+	}
+	clearVMM := func(record *machine.Record) {
+		record.VMM = nil
+		detachAll(record)
+	}
+	if stopping(m) || rec.Process == nil {
+		return r.record(ctx, m.ID, clearVMM)
+	}
+	if !known {
+		reason = "ended while the daemon was away"
+	}
+	delay, err := r.recordExit(ctx, m, reason, clearVMM)
+	if err != nil {
+		return err
+	}
+	r.o.Events.Event(m, Warning, "VMMEnded", "RestartMachine",
+		fmt.Sprintf("the VMM ended unasked (%s); the machine is started again in %s", reason, delay))
+	return nil
+}
+
+func (r *Reconciler) removeDirectory(m *machine.Machine) error {
+	for _, dir := range []string{r.o.ref(m.ID).RuntimeDir, r.o.machineDir(m.ID)} {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("remove directory of the machine: %w", err)
+		}
+	}
+	return nil
+}
+
+func (r *Reconciler) removeRecord(ctx context.Context, m *machine.Machine) error {
+	if err := r.o.Store.Remove(ctx, m.ID); err != nil && !machine.IsKind(err, machine.NotFound) {
+		return err
+	}
+	r.o.Events.Event(m, Normal, "MachineDeleted", "DeleteMachine", "the machine and all that belonged to it are gone")
+	return nil
+}
