@@ -182,6 +182,17 @@ func TestQuantityCountsTheEmptyHost(t *testing.T) {
 	}
 }
 
+func TestFreeIsWhatQuantityCountsWith(t *testing.T) {
+	h := class.Host{CPUs: 16, MemoryBytes: 64 * gib}
+	got := class.Free(h, class.Reserve{CPUs: 2, MemoryBytes: gib, CPUOvercommit: 1.5, MaxMachines: 9})
+	if want := (class.Capacity{CPUs: 21, MemoryBytes: 63 * gib, Machines: 9}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := class.Free(class.Host{}, class.Reserve{CPUs: 2, MemoryBytes: gib, MaxMachines: -1}); got != (class.Capacity{}) {
+		t.Errorf("an unknown host has %+v", got)
+	}
+}
+
 func TestQuantityMachinesFitAndOneMoreDoesNot(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := func(label string, lo, hi int64) int64 { return rapid.Int64Range(lo, hi).Draw(t, label) }

@@ -34,7 +34,7 @@ type Explanation struct {
 // the whole configuration (path "") a commented document that Load reads. An unknown path is an error
 // with a guess.
 func Explain(w io.Writer, cfg *Config, sources Sources, path string) error {
-	found, err := explain(cfg, sources, path)
+	found, err := Explanations(cfg, sources, path)
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func Explain(w io.Writer, cfg *Config, sources Sources, path string) error {
 
 // ExplainJSON writes the same as a JSON list.
 func ExplainJSON(w io.Writer, cfg *Config, sources Sources, path string) error {
-	found, err := explain(cfg, sources, path)
+	found, err := Explanations(cfg, sources, path)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,8 @@ func ExplainJSON(w io.Writer, cfg *Config, sources Sources, path string) error {
 	return nil
 }
 
-func explain(cfg *Config, sources Sources, path string) ([]Explanation, error) {
+// Explanations returns the fields at and below path, all of them for "". An unknown path is an error.
+func Explanations(cfg *Config, sources Sources, path string) ([]Explanation, error) {
 	standard := Default()
 	var out []Explanation
 	for _, f := range Fields() {
@@ -120,6 +121,9 @@ func (e Explanation) form() string {
 		return "one of " + strings.Join(e.Allowed, ", ")
 	}
 	parts := []string{string(e.Type)}
+	if e.Type == TypePath {
+		parts[0] = "absolute path"
+	}
 	if e.Limits != "" {
 		parts = append(parts, e.Limits)
 	}
@@ -162,7 +166,7 @@ func tree(cfg *Config, found []Explanation) string {
 		e := byPath[f.Path]
 		return []string{
 			e.Doc,
-			e.form() + ".",
+			e.form(),
 			fmt.Sprintf("default %s; source %s; flag %s", shown(e.Type, e.Default), e.Source, e.flags()),
 		}
 	}

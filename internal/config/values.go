@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/class"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/config/document"
@@ -249,6 +250,8 @@ func absolute(path string) error {
 		return badValue("write "+strings.TrimPrefix(path, "unix://"), "%q is a URL, want a path", path)
 	case !filepath.IsAbs(path):
 		return badValue("", "%q is not an absolute path", path)
+	case !utf8.ValidString(path):
+		return badValue("", "%q is not UTF-8", path)
 	case strings.ContainsFunc(path, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return badValue("", "%q holds a control character", path)
 	case filepath.Clean(path) != path:

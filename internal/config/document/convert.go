@@ -4,8 +4,13 @@
 package document
 
 import (
+	"regexp"
+
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
 )
+
+var digits = regexp.MustCompile(`^[+-]?[0-9]+$`)
 
 // node converts the library's tree, which has a type for every notation, to one that has
 // a type for every meaning. It returns nil for what it had to refuse.
@@ -47,6 +52,9 @@ func (p *reader) scalar(n ast.Node, path string) *Node {
 		out.Kind, out.Text = Float, v.Token.Value
 	case *ast.StringNode:
 		out.Kind, out.Text = String, v.Value
+		if v.Token.Type == token.StringType && digits.MatchString(v.Value) {
+			out.Kind = Int // the library gives up on integers beyond 64 bits
+		}
 	case *ast.LiteralNode:
 		out.Kind, out.Text = String, v.Value.Value
 	case *ast.AnchorNode, *ast.AliasNode, *ast.MergeKeyNode:

@@ -154,7 +154,7 @@ func (p *reader) single(file *ast.File) ast.Node {
 		}
 		if body != nil {
 			p.report.Add(Problem{
-				Severity: Error, Position: p.at(doc.Body.GetToken()),
+				Severity: Error, Position: p.start(doc.Body),
 				Message: "a second document starts here", Suggestion: "keep one document in the file",
 			})
 			continue

@@ -27,7 +27,7 @@ func ParseQuantity(text string) (int64, error) {
 		return 0, err
 	}
 	limit := resource.NewQuantity(math.MaxInt64, resource.DecimalSI)
-	low := resource.NewQuantity(math.MinInt64, resource.DecimalSI)
+	low := resource.NewQuantity(-math.MaxInt64, resource.DecimalSI) // Kubernetes cuts greater amounts to these two
 	if q.Cmp(*limit) >= 0 || q.Cmp(*low) <= 0 {
 		return 0, fmt.Errorf("%q does not fit 64 bits", text)
 	}
