@@ -101,7 +101,8 @@ func plainKey(host string) string { return strings.TrimSuffix(strings.ToLower(ho
 
 // RoundTrip keeps every request to TLS unless its host is listed, whatever a redirect or a token realm asks for.
 func (c *client) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.URL.Scheme != "https" && !(req.URL.Scheme == "http" && c.plain[plainKey(req.URL.Host)]) {
+	allowed := req.URL.Scheme == "https" || req.URL.Scheme == "http" && c.plain[plainKey(req.URL.Host)]
+	if !allowed {
 		return nil, failf(Invalid, "refuse %s request to %s: not among the plain-HTTP registries", req.URL.Scheme, req.URL.Host)
 	}
 	return c.base.RoundTrip(req)
