@@ -175,7 +175,7 @@ func hintOf(err error) string {
 func (f *found) choice() []Item {
 	const name = "hypervisor"
 	if f.decisionErr != nil {
-		return one(name, Fail, f.noChoice(), "see the failures above; "+f.wayOut())
+		return one(name, Fail, f.noChoice(), "see the failures above"+f.wayOut())
 	}
 	d := f.decision
 	detail := fmt.Sprintf("%s %s with %s", d.Driver, d.Binary.Version, d.Accelerator)
@@ -208,11 +208,11 @@ func (f *found) noChoice() string {
 func (f *found) wayOut() string {
 	switch want := f.Hypervisor.Hypervisor; {
 	case f.qemuErr == nil && want != host.CloudHypervisor:
-		return "or configure accelerator: auto"
+		return ", or configure accelerator: auto"
 	case want != "" && want != host.Auto:
-		return "or configure hypervisor: auto"
+		return ", or configure hypervisor: auto"
 	default:
-		return "installing QEMU is the quickest way to a first machine"
+		return "; installing QEMU is the quickest way to a first machine"
 	}
 }
 
