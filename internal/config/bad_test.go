@@ -148,8 +148,10 @@ func TestTheHeaderIsNeededAndExact(t *testing.T) {
 			"c.yaml:1:1: error: kind: the key is missing; write kind: ProviderConfig\n"},
 		"text that is not UTF-8": {"a: b\nc: \xff\n", "c.yaml:2:4: error: the text is not UTF-8\n"},
 		"a control character":    {"a: \x00\n", "c.yaml:1:4: error: the text holds a control character\n"},
-		"a key that is no string": {header + "1: a\n",
-			"c.yaml:3:1: error: a key must be a string, not the integer 1; put it in quotes\n"},
+		"a key that is no string": {
+			header + "1: a\n",
+			"c.yaml:3:1: error: a key must be a string, not the integer 1; put it in quotes\n",
+		},
 		"a document without end": {header + strings.Repeat("#", 1<<20), "c.yaml: error: the document has 1048664 bytes, more than the limit of 1048576\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -98,8 +98,8 @@ var bare = regexp.MustCompile(`^[a-zA-Z/][a-zA-Z0-9/_.-]+$`)
 var reserved = regexp.MustCompile(`(?i)^(true|false|yes|no|on|off|null)$`)
 
 func plainOrQuoted(t Type, s string) string {
-	switch {
-	case t == TypeInt, t == TypeRatio, t == TypeBytes, t == TypeDuration:
+	switch t {
+	case TypeInt, TypeRatio, TypeBytes, TypeDuration:
 		return s
 	default:
 		return quote(s)

@@ -14,12 +14,14 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/config/document"
 )
 
-// Report, Problem and Position are what is found wrong, and where.
-type (
-	Report   = document.Report
-	Problem  = document.Problem
-	Position = document.Position
-)
+// Report is everything that one reading found.
+type Report = document.Report
+
+// Problem is one finding.
+type Problem = document.Problem
+
+// Position is where a value or a problem stands.
+type Position = document.Position
 
 // ReadFile reads a whole file, as os.ReadFile does.
 type ReadFile func(path string) ([]byte, error)
@@ -170,7 +172,7 @@ func (r *loading) leaf(field Field, v *document.Node) {
 		r.cfg.MachineClasses.Inline = class.FromNode(v, field.Path, r.report)
 	case field.Type == TypeList:
 		r.list(field, v)
-	case !field.Type.accepts(v.Kind) && !(field.Path == "iri.group" && v.Kind == document.Int):
+	case !field.accepts(v.Kind):
 		r.wrongType(field.Type.example(), field.Path, v)
 	default:
 		r.set(field, v.Pos, field.Path, v.Text)

@@ -41,7 +41,7 @@ func drawConfig(t *rapid.T) config.Config {
 		return time.Duration(rapid.Int64Range(int64(lo), int64(hi)).Draw(t, label))
 	}
 	c.StateDir = "/s" + drawPath(t, "state")
-	c.RuntimeDir = rapid.StringMatching(`/[a-z #:'-]{1,50}`).Draw(t, "run")
+	c.RuntimeDir = rapid.StringMatching(`/r-[a-z #:'-]{1,48}`).Draw(t, "run")
 	c.IRI.Group = rapid.SampledFrom([]string{"", "0", "1000", "yes", "null", "kvm", "_x-1$"}).Draw(t, "group")
 	c.IRI.RequestTimeout = d("timeout", time.Second, 10*time.Minute)
 	c.Hypervisor.QEMU.Firmware = drawPath(t, "firmware")

@@ -115,9 +115,10 @@ func (r *loading) ignition() {
 	driver := r.cfg.Hypervisor.Driver
 	switch r.cfg.Hypervisor.Ignition {
 	case IgnitionFWCfg:
-		if driver == DriverCloudHypervisor {
+		switch driver {
+		case DriverCloudHypervisor:
 			r.fail(path, "use auto, disk or smbios", "fw_cfg needs hypervisor.driver qemu")
-		} else if driver == Auto {
+		case Auto:
 			r.warn(path, "set hypervisor.driver to qemu", "fw_cfg works only if qemu is chosen at start")
 		}
 	case IgnitionSMBIOS:

@@ -36,9 +36,12 @@ const (
 func (t Type) IsList() bool { return t == TypeList || t == TypeClasses }
 
 // accepts says which notations of YAML fit. A duration without a unit and a number in quotes
-// are not let through: both are more often a slip than meant.
-func (t Type) accepts(k document.Kind) bool {
-	switch t {
+// are not let through: both are more often a slip than meant. A group is often known by number only.
+func (f Field) accepts(k document.Kind) bool {
+	if f.Path == "iri.group" && k == document.Int {
+		return true
+	}
+	switch f.Type {
 	case TypeInt:
 		return k == document.Int
 	case TypeRatio:
