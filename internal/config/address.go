@@ -16,7 +16,7 @@ const (
 	// MaxSocketPath is what sun_path of unix(7) holds beside its final zero, in bytes.
 	MaxSocketPath = 107
 	// MachineSocketRoom is what a machine's sockets need behind runtimeDir, in bytes:
-	// a slash, an id of 36, a slash, and a name of at most 18.
+	// "/vmm/", an id of 36, a slash, and a name of at most 14.
 	MachineSocketRoom = 56
 )
 

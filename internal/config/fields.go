@@ -133,9 +133,9 @@ func hypervisorFields() []Field {
 			codec: text(func(c *Config) *string { return &c.Hypervisor.QEMU.Firmware }, absolute),
 		},
 		{
-			Path: "hypervisor.qemu.hotplugPorts", Flag: "qemu-hotplug-ports", Type: TypeInt, Limits: "0 to 24",
+			Path: "hypervisor.qemu.hotplugPorts", Flag: "qemu-hotplug-ports", Type: TypeInt, Limits: "1 to 40",
 			Doc:   "PCIe ports kept free per machine for volumes and network interfaces attached while it runs.",
-			codec: integer(func(c *Config) *int { return &c.Hypervisor.QEMU.HotplugPorts }, 0, 24),
+			codec: integer(func(c *Config) *int { return &c.Hypervisor.QEMU.HotplugPorts }, 1, 40),
 		},
 		{
 			Path: "hypervisor.ignition", Type: TypeString, Allowed: ignitions,

@@ -45,7 +45,7 @@ func drawConfig(t *rapid.T) config.Config {
 	c.IRI.Group = rapid.SampledFrom([]string{"", "0", "1000", "yes", "null", "kvm", "_x-1$"}).Draw(t, "group")
 	c.IRI.RequestTimeout = d("timeout", time.Second, 10*time.Minute)
 	c.Hypervisor.QEMU.Firmware = drawPath(t, "firmware")
-	c.Hypervisor.QEMU.HotplugPorts = n("ports", 0, 24)
+	c.Hypervisor.QEMU.HotplugPorts = n("ports", 1, 40)
 	c.Capacity.ReservedCPUs = n("cpus", 0, 4096)
 	c.Capacity.ReservedMemory = rapid.Int64Range(0, 1<<50).Draw(t, "memory")
 	c.Capacity.CPUOvercommit = rapid.Float64Range(1, 100).Draw(t, "overcommit")
