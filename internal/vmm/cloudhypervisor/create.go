@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudhypervisor
+
+import (
+	"context"
+	"errors"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/cloudhypervisor/api"
+)
+
+// Create defines the VM; see vmm.VM.
+func (v *conn) Create(ctx context.Context, cfg vmm.Config) error {
+	if err := v.driver.Validate(cfg); err != nil {
+		return err
+	}
+	if cfg.Ref != v.ref {
+		return machine.Errorf(machine.Invalid, "create VM: the configuration is of machine %s, the connection of %s", cfg.MachineID, v.ref.MachineID)
+	}
+	want := v.driver.vmConfig(cfg, v.major)
+	return v.change(ctx, "create VM", func(info api.Info, defined bool) error {
+		if defined {
+			idle := info.State == api.StateCreated || info.State == api.StateShutdown
+			if !idle || sameDefinition(want, info.Config) {
+				return nil
+			}
+			if err := v.client.Delete(ctx); err != nil {
+				return err
+			}
+		}
+		return v.define(ctx, want)
+	})
+}
+
+// define creates the VM where none is. A create that fails over the consoles leaves its configuration behind, which
+// then looks like a VM that is defined: it is deleted, unless there was no answer and nobody knows.
+func (v *conn) define(ctx context.Context, want api.VMConfig) error {
+	// No VM, hence no listener of this VMM; a socket there is left over.
+	if err := removeStale(ctx, v.paths.serial); err != nil {
+		return err
+	}
+	err := v.client.Create(ctx, want)
+	if err == nil || errors.Is(err, api.ErrUnavailable) || errors.Is(err, api.ErrAlreadyCreated) {
+		return err
+	}
+	return alsoFailed(err, v.client.Delete(ctx))
+}
+
+// Boot starts the guest; see vmm.VM. A paused guest goes on.
+func (v *conn) Boot(ctx context.Context) error {
+	return v.change(ctx, "boot guest", func(info api.Info, defined bool) error {
+		switch {
+		case !defined:
+			return api.ErrNotCreated
+		case info.State == api.StateRunning:
+			return nil
+		case info.State == api.StatePaused:
+			return v.client.Resume(ctx)
+		}
+		return v.boot(ctx)
+	})
+}
+
+// boot boots a VM that says it is created, once more if something known to be in the way could be removed.
+func (v *conn) boot(ctx context.Context) error {
+	err := v.client.Boot(ctx)
+	switch {
+	case errors.Is(err, api.ErrAlreadyCreated):
+		// What says Created and cannot be booted is the half VM of a boot that failed late, or was booted by
+		// somebody else since it was asked.
+		info, defined, askErr := v.identify(ctx)
+		if askErr != nil {
+			return askErr
+		}
+		if defined && info.State == api.StateRunning {
+			return nil
+		}
+		if err := v.cutPower(ctx); err != nil {
+			return err
+		}
+		err = v.client.Boot(ctx)
+	case errors.Is(err, api.ErrSocketInUse):
+		// The VM could not open its console, so the listener, if there is one, is not this VMM.
+		if err := v.cutPower(ctx); err != nil {
+			return err
+		}
+		if err := removeStale(ctx, v.paths.serial); err != nil {
+			return err
+		}
+		err = v.client.Boot(ctx)
+	}
+	if err != nil && !errors.Is(err, api.ErrUnavailable) {
+		// A half VM would hold locks and taps until the next try.
+		err = alsoFailed(err, v.cutPower(ctx))
+	}
+	return err
+}

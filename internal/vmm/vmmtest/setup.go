@@ -1,0 +1,81 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package vmmtest
+
+import (
+	"context"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
+)
+
+// Setup is what the suite needs to know of a driver and of the guest that it boots.
+type Setup struct {
+	// Driver makes a driver as a starting daemon does; a case that restarts the daemon calls it twice. The function
+	// registers with t.Cleanup what it must close. Required.
+	Driver func(t *testing.T) vmm.Driver
+
+	// Supervisor is shared by all cases. Nil stands for a process.Child that the suite makes.
+	Supervisor process.Supervisor
+
+	// Config makes a machine that boots: CPUs, memory, boot parts, disks (their files are made in ref.StateDir) and
+	// network interfaces, all that this host allows. The suite adds Ignition. Required.
+	Config func(t *testing.T, ref vmm.Ref) vmm.Config
+
+	// BootText is what the guest's console shows once the guest is up and reacts to what Guest does. Required.
+	BootText string
+
+	// Guest says what the guest can be made to do.
+	Guest Guest
+
+	// Patience is how long a guest may take to boot or to react; default 60 s.
+	Patience time.Duration
+
+	// Lifecycles is the number of lives in the search for leaks; default 20.
+	Lifecycles int
+}
+
+// Guest is what the guest can do. A nil function or false skips the cases that need it.
+type Guest struct {
+	// ObeysPowerButton: the guest powers off when its power button is pressed.
+	ObeysPowerButton bool
+	// PowerOff makes the guest power off by itself, as "poweroff" in it does.
+	PowerOff func(ctx context.Context, g Running) error
+	// Reset makes the guest restart by itself, as "reboot" in it does.
+	Reset func(ctx context.Context, g Running) error
+	// IgnitionText is what the console shows before BootText of a guest that got this payload by this transport;
+	// "" if this guest cannot tell.
+	IgnitionText func(transport vmm.IgnitionTransport, payload []byte) string
+}
+
+// Running is a guest that has shown its BootText.
+type Running struct {
+	Ref     vmm.Ref
+	Console io.Writer // types on the serial console
+}
+
+func (s Setup) withDefaults(t *testing.T) Setup {
+	t.Helper()
+	if s.Driver == nil || s.Config == nil || s.BootText == "" {
+		t.Fatal("vmmtest: Setup lacks Driver, Config or BootText")
+	}
+	if s.Patience == 0 {
+		s.Patience = time.Minute
+	}
+	if s.Lifecycles == 0 {
+		s.Lifecycles = 20
+	}
+	if s.Supervisor == nil {
+		supervisor, err := process.NewChild(process.Options{})
+		if err != nil {
+			t.Fatalf("start supervisor: %v", err)
+		}
+		t.Cleanup(func() { supervisor.Close() })
+		s.Supervisor = supervisor
+	}
+	return s
+}
