@@ -21,6 +21,10 @@ const (
 	quarantineBucket = "quarantine"
 )
 
+func buckets() []string {
+	return []string{metaBucket, desiredBucket, recordBucket, quarantineBucket}
+}
+
 // A stored value is one byte of format version, eight of the machine's version, four of CRC-32C, then JSON. The
 // checksum covers bucket, key, everything before it and the JSON, so that a value in the wrong place is found, too.
 const (

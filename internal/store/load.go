@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -89,41 +88,21 @@ func (s *Store) make() (err error) {
 	return rename(path, s.path())
 }
 
-// inspect reads the whole file without leave to write, so that damage to its structure is found where a panic or a
-// fault can be caught (bbolt scans the file on a goroutine of its own when it opens it for writing), and so that a
-// file that is refused is not touched.
-func (s *Store) inspect() (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if p := recover(); p != nil {
-			err = s.damaged(fmt.Errorf("%v", p))
-		}
-	}()
-	o := s.boltOptions()
-	o.ReadOnly = true
-	db, err := bolt.Open(s.path(), 0o600, o)
-	switch {
-	case errors.Is(err, bolterrors.ErrTimeout):
-		return machine.Errorf(machine.Unavailable, "another process has opened %s", s.path())
-	case errors.Is(err, os.ErrPermission):
-		return machine.Wrap(machine.Unavailable, err, "open store")
-	case err != nil:
+// inspect checks the structure of the file before bbolt sees it; see verifier.
+func (s *Store) inspect() error {
+	f, err := s.hooks.openFile(s.path(), os.O_RDONLY, 0)
+	if err != nil {
+		return machine.Wrap(kindOfIO(err), err, "open store")
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return machine.Wrap(kindOfIO(err), err, "open store")
+	}
+	if err := verify(f, info.Size()); err != nil {
 		return s.damaged(err)
 	}
-	defer db.Close()
-	return db.View(func(tx *bolt.Tx) error {
-		schema, err := readSchema(tx)
-		if err != nil {
-			return err
-		}
-		if err := s.checkSchema(schema); err != nil {
-			return err
-		}
-		if tx.Size() > s.fileSize() {
-			return s.damaged(fmt.Errorf("cut off: %d bytes of %d", s.fileSize(), tx.Size()))
-		}
-		return touch(tx)
-	})
+	return nil
 }
 
 func (s *Store) damaged(err error) error {
@@ -131,49 +110,38 @@ func (s *Store) damaged(err error) error {
 		"%s is damaged as a whole and left as it is; restore it, or move it away to begin with nothing: %w", s.path(), err)
 }
 
-func (s *Store) fileSize() int64 {
-	info, err := s.file.Stat()
-	if err != nil {
-		return 0
-	}
-	return info.Size()
-}
-
-// touch reads every key and value.
-func touch(tx *bolt.Tx) error {
-	return tx.ForEach(func(_ []byte, b *bolt.Bucket) error {
-		return b.ForEach(func(k, v []byte) error {
-			crc32.ChecksumIEEE(k)
-			crc32.ChecksumIEEE(v)
-			return nil
-		})
-	})
-}
-
-// open opens the file for writing.
+// open opens the file for writing, which does not write by itself, and refuses a schema it does not know.
 func (s *Store) open() (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = s.damaged(fmt.Errorf("%v", p))
+			s.db, err = nil, s.damaged(errors.Join(fmt.Errorf("%v", p), abandon(s.file)))
 		}
 	}()
 	db, err := bolt.Open(s.path(), 0o600, s.boltOptions())
-	if err != nil {
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return machine.Errorf(machine.Unavailable, "another process has opened %s", s.path())
+	case err != nil:
 		return machine.Wrap(kindOfIO(err), err, "open store")
 	}
 	db.AllocSize = 0 // the file grows here, not in bbolt; MaxSize is then exact
 	s.db = db
 	return s.db.View(func(tx *bolt.Tx) error {
-		if meta := tx.Bucket([]byte(metaBucket)); meta != nil {
-			s.id = string(meta.Get([]byte(idKey)))
+		schema, err := readSchema(tx)
+		if err != nil {
+			return err
 		}
-		return nil
+		return s.checkSchema(schema)
 	})
 }
 
 // takeSpace puts blocks behind all of the file and its reserve. A full disk is no reason to stay down.
 func (s *Store) takeSpace() error {
-	s.size = s.fileSize()
+	info, err := s.file.Stat()
+	if err != nil {
+		return machine.Wrap(kindOfIO(err), err, "open store")
+	}
+	s.size = info.Size()
 	var used int64
 	if err := s.db.View(func(tx *bolt.Tx) error {
 		used = tx.Size()
@@ -203,6 +171,11 @@ type loaded struct {
 func (s *Store) read() error {
 	var damaged []loaded
 	err := s.db.View(func(tx *bolt.Tx) error {
+		for _, name := range buckets() {
+			if tx.Bucket([]byte(name)) == nil {
+				return s.damaged(fmt.Errorf("no bucket %q", name))
+			}
+		}
 		s.id = string(tx.Bucket([]byte(metaBucket)).Get([]byte(idKey)))
 		if err := s.readQuarantine(tx); err != nil {
 			return err

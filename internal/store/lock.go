@@ -43,3 +43,9 @@ func readPID(f *os.File) string {
 	}
 	return "unknown"
 }
+
+// abandon closes the file of a database that cannot be closed. Its mapping stays, and with it bbolt's lock on the
+// file, were it not released by name.
+func abandon(f *os.File) error {
+	return errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
+}

@@ -122,7 +122,7 @@ func (s *Store) backUp(path string) (err error) {
 
 // initialise makes sure of all buckets, the schema number and the identity.
 func initialise(tx *bolt.Tx, schema uint64) error {
-	for _, name := range []string{metaBucket, desiredBucket, recordBucket, quarantineBucket} {
+	for _, name := range buckets() {
 		if _, err := tx.CreateBucketIfNotExists([]byte(name)); err != nil {
 			return err
 		}

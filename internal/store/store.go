@@ -172,10 +172,10 @@ func (s *Store) Close() error {
 func (s *Store) closeFiles() error {
 	var err error
 	switch {
-	case s.db == nil:
+	case s.db == nil: // never opened
 	case s.broken != nil:
 		// bbolt may have died with its locks held; closing it could wait for ever.
-		err = s.file.Close()
+		err = abandon(s.file)
 	default:
 		err = s.db.Close()
 	}

@@ -18,6 +18,9 @@ const (
 	maxBatchBytes = 1 << 20
 )
 
+// probeRoom is what a probe asks for, in bytes: it shall tell whether there is room for a common machine.
+const probeRoom = 16 << 10
+
 // Gathering: the writer waits for the writers it has just served to come back, so that N closed-loop writers share
 // each commit, but never longer than a quarter of a commit or this.
 const maxGather = 2 * time.Millisecond
@@ -252,6 +255,7 @@ func (b *batch) stage(o *op, id string, m *machine.Machine) *staged {
 
 func (b *batch) probe(o *op) {
 	b.probed = true
+	b.bytes += probeRoom
 	o.probe = true
 }
 
