@@ -28,19 +28,19 @@ const (
 
 var archCapabilities = []capability{{70, "ONE_REG"}, {102, "ARM_PSCI_0_2"}}
 
-// payload is code that runs at EL1 with the MMU off, as a kernel does at its first instruction. X1 counts down, X0 adds up; the
-// sum is stored to an address without memory, which ends the run.
+// payload runs at EL1 with the MMU off, as a kernel does at its first instruction. X1 counts down, X0 adds up; the sum
+// is stored to an address without memory, which ends the run.
 func payload(turns uint32) []uint32 {
 	return []uint32{
-		0xd2800000,                    //                            mov  x0, #0
-		0xd2800001 | turns&0xffff<<5,  //          movz x1, #(turns & 0xffff)
-		0xf2a00001 | loopCount>>16<<5, //         movk x1, #(loopCount >> 16), lsl #16
-		0xd2a00002 | resultAt>>16<<5,  //          movz x2, #(resultAt >> 16), lsl #16
-		0x8b010000,                    //                      turn: add  x0, x0, x1
-		0xf1000421,                    //                            subs x1, x1, #1
-		0x54ffffc1,                    //                            b.ne turn
-		0xf9000040,                    //                            str  x0, [x2]
-		0x14000000,                    //                            b    .
+		0xd2800000,                   //       mov  x0, #0
+		0xd2800001 | turns&0xffff<<5, //       movz x1, #(turns & 0xffff)
+		0xf2a00001 | turns>>16<<5,    //       movk x1, #(turns >> 16), lsl #16
+		0xd2a00002 | resultAt>>16<<5, //       movz x2, #(resultAt >> 16), lsl #16
+		0x8b010000,                   // turn: add  x0, x0, x1
+		0xf1000421,                   //       subs x1, x1, #1
+		0x54ffffc1,                   //       b.ne turn
+		0xf9000040,                   //       str  x0, [x2]
+		0x14000000,                   //       b    .
 	}
 }
 
@@ -85,7 +85,7 @@ func (t *testVM) judge(reason uint32) error {
 	case at != resultAt:
 		return fmt.Errorf("the test guest made an unexpected access to address %#x", at)
 	case sum != n*(n+1)/2:
-		return errors.New("an instruction gave a wrong result")
+		return fmt.Errorf("the test guest got a wrong result (%d, not %d)", sum, n*(n+1)/2)
 	default:
 		return nil
 	}
