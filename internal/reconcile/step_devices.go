@@ -79,12 +79,13 @@ func (r *Reconciler) prepareVolume(ctx context.Context, m *machine.Machine, name
 		return err
 	}
 	req := r.volumeRequest(m, v)
-	if v.LocalDisk != nil && v.LocalDisk.Image != nil {
+	before, known := m.Record.Volumes[name]
+	req.Made = before.Path != ""
+	if v.LocalDisk != nil && v.LocalDisk.Image != nil && !req.Made {
 		if req.Image, err = r.bootImage(ctx, m, *v.LocalDisk.Image); err != nil {
 			return err
 		}
 	}
-	before, known := m.Record.Volumes[name]
 	if !known { // durable before anything is made, so that whatever is made will be found and removed
 		before = machine.VolumeRecord{Plugin: plugin.Name()}
 		if err := r.recordVolume(ctx, m.ID, name, before); err != nil {

@@ -32,7 +32,10 @@ type Request struct {
 	MachineID string
 	Volume    machine.Volume
 	Dir       string     // the volume's own directory (machines/<id>/volumes/<name>); made and removed by the plugin
-	Image     *BootImage // the resolved image when Volume.LocalDisk.Image is set
+	Image     *BootImage // the resolved image when Volume.LocalDisk.Image is set; may be nil once Made is
+	// Made says that an earlier Prepare of this volume succeeded. If it is missing now, its data is lost or out of
+	// sight (a file system that is not mounted), and Prepare fails with FailedPrecondition rather than begin anew.
+	Made bool
 }
 
 // BootImage is the root file system image a local disk begins as.

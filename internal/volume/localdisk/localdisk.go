@@ -103,9 +103,13 @@ func (p *Plugin) Prepare(ctx context.Context, req volume.Request) (volume.Prepar
 	}
 	path := filepath.Join(req.Dir, diskName)
 	size, err := diskSize(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && req.Made:
+		return volume.Prepared{}, machine.Errorf(machine.FailedPrecondition,
+			"local disk %s was there and is missing now; it is not made anew over what may come back", req.Volume.Name)
+	case errors.Is(err, fs.ErrNotExist):
 		size, err = p.create(ctx, req, path)
-	} else if err == nil {
+	case err == nil:
 		size, err = p.grow(path, size, roundUp(req.Volume.LocalDisk.SizeBytes))
 	}
 	if err == nil {

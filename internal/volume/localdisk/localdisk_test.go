@@ -168,6 +168,23 @@ func TestADiskWithDataIsNeverMadeAgain(t *testing.T) {
 	unchanged("with a smaller size", 3<<20)
 }
 
+func TestADiskThatWasThereAndIsMissingIsNotMadeAnew(t *testing.T) {
+	p := newPlugin(t)
+	req := request(t, 1<<20, noise(1, 1<<20))
+	path := mustPrepare(t, p, req).Path
+	req.Made = true
+	mustPrepare(t, p, req)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Prepare(t.Context(), req); !machine.IsKind(err, machine.FailedPrecondition) {
+		t.Errorf("prepare: %v", err)
+	}
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Error("a new disk stands in its place")
+	}
+}
+
 func TestWhatAKilledCallLeftIsMadeAnew(t *testing.T) {
 	req := request(t, 0, noise(1, 1<<20))
 	if err := os.MkdirAll(req.Dir, 0o750); err != nil {
