@@ -152,7 +152,7 @@ func (f Finder) checkFirmware(driver, arch, file string) (bad string) {
 	if err != nil {
 		return problem(err)
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	head := make([]byte, 4)
 	if _, err := io.ReadFull(r, head); err != nil {
 		return "read: " + err.Error()

@@ -170,7 +170,7 @@ func (t trial) try(started chan<- *vcpuThread) trialResult {
 	if err != nil {
 		return trialResult{err: err}
 	}
-	defer unix.Close(dev)
+	defer func() { _ = unix.Close(dev) }()
 	if err := checkCapabilities(t.path, dev); err != nil {
 		return trialResult{err: err}
 	}
@@ -211,7 +211,7 @@ func openKVM(path string) (int, error) {
 	if err == nil && version == kvmAPIVersion {
 		return fd, nil
 	}
-	unix.Close(fd)
+	_ = unix.Close(fd)
 	if err != nil {
 		return -1, fmt.Errorf("%s is not a KVM device: %w", path, err)
 	}
@@ -306,7 +306,7 @@ func (t *testVM) close() {
 	}
 	for _, fd := range []int{t.vcpu, t.vm} {
 		if fd >= 0 {
-			unix.Close(fd)
+			_ = unix.Close(fd)
 		}
 	}
 	if t.memory != nil {

@@ -29,8 +29,14 @@ const (
 )
 
 var archCapabilities = []capability{
-	{0, "IRQCHIP"}, {capSplitIRQChip, "SPLIT_IRQCHIP"}, {4, "SET_TSS_ADDR"}, {7, "EXT_CPUID"}, {41, "VCPU_EVENTS"},
-	{55, "XSAVE"}, {56, "XCRS"}, {72, "TSC_DEADLINE_TIMER"},
+	{0, "IRQCHIP"},
+	{capSplitIRQChip, "SPLIT_IRQCHIP"},
+	{4, "SET_TSS_ADDR"},
+	{7, "EXT_CPUID"},
+	{41, "VCPU_EVENTS"},
+	{55, "XSAVE"},
+	{56, "XCRS"},
+	{72, "TSC_DEADLINE_TIMER"},
 }
 
 // Guest-physical addresses; the first 2 MiB are mapped to themselves by one large page.

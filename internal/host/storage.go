@@ -71,7 +71,7 @@ func probeStorage(dir string) (s Storage, err error) {
 	if err != nil {
 		return s, fmt.Errorf("write into %s: %w", s.Probed, err)
 	}
-	defer os.Remove(file.Name())
+	defer func() { _ = os.Remove(file.Name()) }()
 	defer file.Close()
 	if _, err := file.Write(make([]byte, trialSize)); err != nil {
 		return s, fmt.Errorf("write into %s: %w", s.Probed, err)
@@ -128,7 +128,7 @@ func tryReflink(from *os.File) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(to.Name())
+	defer func() { _ = os.Remove(to.Name()) }()
 	defer to.Close()
 	return platformClone(from, to)
 }

@@ -22,7 +22,7 @@ func platformStatfs(s *Storage) error {
 	s.TotalBytes = st.Blocks * uint64(st.Bsize)
 	s.FreeBytes = st.Bavail * uint64(st.Bsize)
 	s.FreeFiles = st.Ffree
-	s.Filesystem = filesystemName(int64(st.Type))
+	s.Filesystem = filesystemName(st.Type)
 	return nil
 }
 
