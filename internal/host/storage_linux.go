@@ -69,7 +69,7 @@ func tryDirect(name string) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	const block = 4096
 	buf := make([]byte, 2*block)
 	// O_DIRECT wants memory aligned like the blocks of the device; a page always is enough.
