@@ -182,7 +182,7 @@ func (d *Driver) devices(a *argv, cfg vmm.Config, blockDevice func(string) bool)
 			return err
 		}
 		dev := diskDevice(disk, portName(port))
-		if i == 0 {
+		if i == 0 && cfg.Boot.Kernel == "" { // else the kernel itself has the first place
 			dev = append(dev, option{"bootindex", 0})
 		}
 		a.add("-device", dev.String())

@@ -177,7 +177,7 @@ func (v *virtualMachine) plugMissing(ctx context.Context, have peripherals, cfg 
 		if err != nil {
 			return err
 		}
-		if err := v.plugDisk(ctx, disk, port, i == 0); err != nil {
+		if err := v.plugDisk(ctx, disk, port, i == 0 && cfg.Boot.Kernel == ""); err != nil {
 			return fmt.Errorf("disk %s: %w", disk.ID, err)
 		}
 	}
