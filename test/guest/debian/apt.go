@@ -11,16 +11,6 @@ import (
 	"strings"
 )
 
-// HostArch returns the host's Debian architecture for a Go architecture name, or "" when there is none we use.
-func HostArch(goarch string) string {
-	switch goarch {
-	case "amd64", "arm64":
-		return goarch
-	default:
-		return ""
-	}
-}
-
 // aptOptions are the options that make apt-get serve the wanted architecture.
 func (c *Cache) aptOptions(ctx context.Context) ([]string, error) {
 	// The sandbox user of apt cannot write into a private cache directory; apt falls back to root anyway, with a warning.

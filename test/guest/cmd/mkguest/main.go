@@ -45,6 +45,7 @@ func command() *cobra.Command {
 	flags.StringVar(&o.Arch, "arch", "", "amd64 or arm64 (default: this host's)")
 	flags.StringVar(&o.KernelTree, "kernel-tree", "", "unpacked kernel package to use instead of Debian's cloud kernel")
 	flags.StringVar(&o.Busybox, "busybox", "", "static busybox to use instead of Debian's")
+	flags.StringVar(&o.InitDir, "init-dir", "", "sources of process 1 (default: found by the go command in this module)")
 	root.AddCommand(buildCommand(o), pushCommand(o))
 	return root
 }
