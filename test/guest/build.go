@@ -151,7 +151,7 @@ func produce(ctx context.Context, o Options, in inputs, dir string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(tmp)
+	defer func() { _ = os.RemoveAll(tmp) }()
 	for _, step := range []struct {
 		name string
 		do   func() error
@@ -236,7 +236,7 @@ func writeInitramfs(ctx context.Context, arch string, in inputs, dir string) err
 
 func compileInit(ctx context.Context, arch, source, dir string) ([]byte, error) {
 	out := filepath.Join(dir, "init")
-	defer os.Remove(out)
+	defer func() { _ = os.Remove(out) }()
 	_, err := goCommand(ctx, source, []string{"GOOS=linux", "GOARCH=" + arch, "GOAMD64=v1", "CGO_ENABLED=0"},
 		"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", out, ".")
 	if err != nil {

@@ -152,7 +152,7 @@ func (c *Cache) download(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(tmp)
+	defer func() { _ = os.RemoveAll(tmp) }()
 	options, err := c.aptOptions(ctx)
 	if err != nil {
 		return "", &MissingError{Package: name, Reason: err.Error(), Command: "apt-get update"}
@@ -177,7 +177,7 @@ func (c *Cache) unpack(ctx context.Context, name, base string) (Package, error) 
 	if err != nil {
 		return Package{}, err
 	}
-	defer os.RemoveAll(tmp)
+	defer func() { _ = os.RemoveAll(tmp) }()
 	if _, err := c.run(ctx, "", "dpkg-deb", "-x", c.debPath(base), tmp); err != nil {
 		return Package{}, fmt.Errorf("unpack %s: %w", name, err)
 	}

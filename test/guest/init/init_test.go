@@ -146,17 +146,20 @@ func TestChangesAreAnnounced(t *testing.T) {
 	}{
 		"nothing": {hardware{[]disk{vda}, []nic{eth0}}, hardware{[]disk{vda}, []nic{eth0}}, nil},
 		"added": {
-			hardware{[]disk{vda}, nil}, hardware{[]disk{vda, vdb}, []nic{eth0}},
+			hardware{[]disk{vda}, nil},
+			hardware{[]disk{vda, vdb}, []nic{eth0}},
 			[]string{"guest: disk+ vdb serial=b bytes=512", "guest: net+ eth0 mac=01"},
 		},
 		"removed": {hardware{[]disk{vda, vdb}, []nic{eth0, eth1}}, hardware{[]disk{vdb}, []nic{eth0}}, []string{"guest: disk- vda", "guest: net- eth1"}},
 		"grown":   {hardware{[]disk{vda}, nil}, hardware{[]disk{{"vda", "a", 1024}}, nil}, []string{"guest: resize vda bytes=1024"}},
 		"another disk under the same name": {
-			hardware{[]disk{vda}, nil}, hardware{[]disk{{"vda", "z", 512}}, nil},
+			hardware{[]disk{vda}, nil},
+			hardware{[]disk{{"vda", "z", 512}}, nil},
 			[]string{"guest: disk- vda", "guest: disk+ vda serial=z bytes=512"},
 		},
 		"another interface under the same name": {
-			hardware{nil, []nic{eth0}}, hardware{nil, []nic{{"eth0", "09"}}},
+			hardware{nil, []nic{eth0}},
+			hardware{nil, []nic{{"eth0", "09"}}},
 			[]string{"guest: net- eth0", "guest: net+ eth0 mac=09"},
 		},
 	} {

@@ -54,7 +54,7 @@ func withIfreq(name string, do func(fd int, req *unix.Ifreq) error) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	req, err := unix.NewIfreq(name)
 	if err != nil {
 		return err

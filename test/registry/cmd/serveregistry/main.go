@@ -71,7 +71,7 @@ func serve(ctx context.Context, o registry.Options, addressFile string) error {
 		if err := os.Rename(addressFile+".new", addressFile); err != nil {
 			return err
 		}
-		defer os.Remove(addressFile)
+		defer func() { _ = os.Remove(addressFile) }()
 	}
 	<-ctx.Done()
 	return s.Close()
