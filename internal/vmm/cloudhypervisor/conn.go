@@ -175,6 +175,11 @@ func (v *conn) Console() vmm.Console {
 
 // Close ends the connection.
 func (v *conn) Close() error {
+	v.release()
+	return nil
+}
+
+func (v *conn) release() {
 	v.closing.Do(func() {
 		if v.unfollow != nil {
 			v.unfollow()
@@ -182,5 +187,4 @@ func (v *conn) Close() error {
 		v.events.close()
 		v.client.Close()
 	})
-	return nil
 }

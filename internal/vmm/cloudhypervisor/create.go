@@ -6,6 +6,7 @@ package cloudhypervisor
 import (
 	"context"
 	"errors"
+	"net"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
@@ -38,8 +39,7 @@ func (v *conn) Create(ctx context.Context, cfg vmm.Config) error {
 // define creates the VM where none is. A create that fails over the consoles leaves its configuration behind, which
 // then looks like a VM that is defined: it is deleted, unless there was no answer and nobody knows.
 func (v *conn) define(ctx context.Context, want api.VMConfig) error {
-	// No VM, hence no listener of this VMM; a socket there is left over.
-	if err := removeStale(ctx, v.paths.serial); err != nil {
+	if err := v.clearConsole(ctx); err != nil {
 		return err
 	}
 	err := v.client.Create(ctx, want)
@@ -47,6 +47,20 @@ func (v *conn) define(ctx context.Context, want api.VMConfig) error {
 		return err
 	}
 	return alsoFailed(err, v.client.Delete(ctx))
+}
+
+// clearConsole removes what is left of a console while no VM is defined: the socket of a crashed VMM, or the one that
+// this VMM still listens on, since it keeps the console of a VM that is deleted before it ever ran.
+func (v *conn) clearConsole(ctx context.Context) error {
+	return removeSocket(ctx, v.paths.serial, func(serial net.Conn) bool {
+		control, err := dial(ctx, v.paths.api)
+		if err != nil {
+			return false
+		}
+		defer control.Close()
+		pid := peerPID(control)
+		return pid != 0 && pid == peerPID(serial)
+	})
 }
 
 // Boot starts the guest; see vmm.VM. A paused guest goes on.

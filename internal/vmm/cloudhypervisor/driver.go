@@ -131,7 +131,7 @@ func (d *Driver) Connect(ctx context.Context, ref vmm.Ref) (vmm.VM, error) {
 	}
 	v := &conn{driver: d, ref: ref, paths: p, client: client, events: newEventQueue(), turn: make(chan struct{}, 1)}
 	if err := v.await(ctx); err != nil {
-		v.Close()
+		v.release()
 		return nil, err
 	}
 	// Before the state is asked for, so that no event falls between the two.
@@ -141,7 +141,7 @@ func (d *Driver) Connect(ctx context.Context, ref vmm.Ref) (vmm.VM, error) {
 		d.log.Warn("VMM's events are not followed", "machine", ref.MachineID, "error", err)
 	}
 	if _, _, err := v.identify(ctx); err != nil {
-		v.Close()
+		v.release()
 		return nil, err
 	}
 	return v, nil

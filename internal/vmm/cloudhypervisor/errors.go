@@ -64,5 +64,5 @@ func alsoFailed(err, cleaning error) error {
 	if cleaning == nil {
 		return err
 	}
-	return fmt.Errorf("%w (cleaning up after that failed: %v)", err, cleaning)
+	return fmt.Errorf("%w (cleaning up after that failed: %s)", err, cleaning.Error())
 }

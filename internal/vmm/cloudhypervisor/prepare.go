@@ -6,7 +6,6 @@ package cloudhypervisor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -159,6 +158,11 @@ func remove(files ...string) error {
 
 // removeStale removes a socket if it is proven that nobody listens on it.
 func removeStale(ctx context.Context, path string) error {
+	return removeSocket(ctx, path, func(net.Conn) bool { return false })
+}
+
+// removeSocket removes a socket if it is proven that nobody listens on it, or that who does is ours and left over.
+func removeSocket(ctx context.Context, path string, leftOver func(net.Conn) bool) error {
 	doing := "remove stale socket " + path
 	info, err := os.Lstat(path)
 	switch {
@@ -169,19 +173,22 @@ func removeStale(ctx context.Context, path string) error {
 	case info.Mode().Type() != fs.ModeSocket:
 		return machine.Errorf(machine.FailedPrecondition, "%s: it is no socket", doing)
 	}
-	dialer := net.Dialer{Timeout: 5 * time.Second}
-	c, err := dialer.DialContext(ctx, "unix", path)
+	c, err := dial(ctx, path)
 	switch {
 	case err == nil:
-		c.Close()
-		return machine.Errorf(machine.FailedPrecondition, "%s: somebody listens on it", doing)
+		defer c.Close()
+		if !leftOver(c) {
+			return machine.Errorf(machine.FailedPrecondition, "%s: somebody listens on it", doing)
+		}
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case !errors.Is(err, syscall.ECONNREFUSED):
 		return machine.Wrap(machine.Unavailable, err, doing)
 	}
-	if err := remove(path); err != nil {
-		return machine.Wrap(machine.Unavailable, fmt.Errorf("unlink: %w", err), doing)
-	}
-	return nil
+	return machine.Wrap(machine.Unavailable, remove(path), doing)
+}
+
+func dial(ctx context.Context, path string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: 5 * time.Second}
+	return dialer.DialContext(ctx, "unix", path)
 }

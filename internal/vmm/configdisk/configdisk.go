@@ -82,7 +82,7 @@ func Write(path string, payload []byte) (err error) {
 	defer func() {
 		if err != nil {
 			f.Close()
-			os.Remove(f.Name())
+			_ = os.Remove(f.Name())
 			err = fmt.Errorf("write config disk: %w", err)
 		}
 	}()

@@ -40,7 +40,7 @@ func newBench(t *testing.T, s Setup) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	id := uuid.NewString()
 	ref := vmm.Ref{MachineID: id, RuntimeDir: filepath.Join(dir, "r"), StateDir: filepath.Join(dir, "s")}
 	if err := os.Mkdir(ref.StateDir, 0o750); err != nil {
@@ -129,15 +129,13 @@ func (b *bench) connect() {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.ctx())
 	defer cancel()
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() {
+	go func(ended <-chan struct{}) {
 		select {
-		case <-b.proc.Done():
+		case <-ended:
 			cancel()
-		case <-stop:
+		case <-ctx.Done():
 		}
-	}()
+	}(b.proc.Done())
 	vm, err := b.driver.Connect(ctx, b.cfg.Ref)
 	b.must("connect", err)
 	b.vm = vm

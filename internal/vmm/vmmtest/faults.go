@@ -37,7 +37,7 @@ func connectToNobody(b *bench) {
 		ctx, cancel := context.WithTimeout(b.ctx(), 200*time.Millisecond)
 		vm, err := b.driver.Connect(ctx, b.cfg.Ref)
 		if vm != nil {
-			vm.Close()
+			b.must("close", vm.Close())
 		}
 		b.wantKind("connect to nobody", err, machine.Unavailable)
 		if ctx.Err() == nil {
@@ -63,7 +63,7 @@ func otherMachine(b *bench) {
 	b.disconnect()
 	vm, err := b.driver.Connect(b.ctx(), other)
 	if vm != nil {
-		vm.Close()
+		b.must("close", vm.Close())
 	}
 	b.wantIdentityError("connect", err)
 	b.connect()
@@ -78,7 +78,7 @@ func replacedVMM(b *bench) {
 	b.must("shut down", b.vm.Shutdown(b.ctx()))
 	b.awaitEnd()
 	b.vm = nil
-	defer old.Close()
+	defer func() { _ = old.Close() }()
 
 	b.cfg.MachineID = uuid.NewString()
 	b.start()

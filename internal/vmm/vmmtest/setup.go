@@ -74,7 +74,7 @@ func (s Setup) withDefaults(t *testing.T) Setup {
 		if err != nil {
 			t.Fatalf("start supervisor: %v", err)
 		}
-		t.Cleanup(func() { supervisor.Close() })
+		t.Cleanup(func() { _ = supervisor.Close() })
 		s.Supervisor = supervisor
 	}
 	return s
