@@ -201,7 +201,7 @@ func TestProcessSurvivesSIGKILLOfTheDaemonAndIsAdoptedWithTheSamePid(t *testing.
 
 func TestEndOfAProcessIsNoticedWithinASecond(t *testing.T) {
 	c := newChild(t)
-	var best time.Duration = time.Hour
+	best := time.Hour
 	for i := range 3 {
 		p := start(t, c, stay("vm"+strconv.Itoa(i), t.TempDir()))
 		began := time.Now()

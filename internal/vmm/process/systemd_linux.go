@@ -90,7 +90,7 @@ func greet(conn *godbus.Conn) (*godbus.Conn, error) {
 		err = conn.Hello()
 	}
 	if err != nil {
-		conn.Close()
+		_ = conn.Close()
 		return nil, err
 	}
 	return conn, nil

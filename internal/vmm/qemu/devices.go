@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
@@ -130,7 +131,7 @@ func (v *virtualMachine) unplugOthers(ctx context.Context, have peripherals, cfg
 	}
 	others := slices.Concat(disks, nics)
 	if len(others) == 0 {
-		return nil
+		return v.dropBackends(ctx, nil)
 	}
 	for _, id := range others {
 		if err := v.ask(ctx, "device_del", map[string]string{"id": id}, nil); err != nil && !qmp.HasClass(err, "DeviceNotFound") {
@@ -147,24 +148,77 @@ func (v *virtualMachine) unplugOthers(ctx context.Context, have peripherals, cfg
 	if err != nil {
 		return err
 	}
-	return v.dropBackends(ctx, disks, nics)
+	return v.dropBackends(ctx, nics)
 }
 
-// dropBackends removes the host's side of devices that are gone. It is not an
-// error if there is none: an isolated interface has none.
-func (v *virtualMachine) dropBackends(ctx context.Context, disks, nics []string) error {
-	for _, id := range disks {
-		if err := v.ask(ctx, "blockdev-del", map[string]string{"node-name": nodePrefix + id}, nil); err != nil {
+// backendPatience is how long QEMU may keep the host's side of a device that is
+// gone; it lets go some milliseconds after it says that the device is deleted.
+const backendPatience = 5 * time.Second
+
+// dropBackends removes the host's side of network interfaces that are gone and
+// of all disks that have no device, also those that an earlier try left.
+func (v *virtualMachine) dropBackends(ctx context.Context, nics []string) error {
+	ctx, cancel := context.WithTimeout(ctx, backendPatience)
+	defer cancel()
+	have, err := v.peripherals(ctx)
+	if err != nil {
+		return err
+	}
+	nodes, err := v.diskNodes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		if have.has(strings.TrimPrefix(node, nodePrefix)) {
+			continue
+		}
+		if err := v.insist(ctx, "blockdev-del", map[string]string{"node-name": node}); err != nil {
 			return err
 		}
 	}
 	for _, id := range nics {
-		err := v.ask(ctx, "netdev_del", map[string]string{"id": netdevPrefix + id}, nil)
+		// An isolated interface has none.
+		err := v.insist(ctx, "netdev_del", map[string]string{"id": netdevPrefix + id})
 		if err != nil && !qmp.HasClass(err, "DeviceNotFound") {
 			return err
 		}
 	}
 	return nil
+}
+
+// insist repeats a command while QEMU refuses it because something is still in
+// use, for which it has no class of its own.
+func (v *virtualMachine) insist(ctx context.Context, command string, args any) error {
+	var refusal error
+	err := v.until(ctx, func() (bool, error) {
+		err := v.ask(ctx, command, args, nil)
+		if qmp.HasClass(err, "GenericError") {
+			refusal = err
+			return false, nil
+		}
+		return true, err
+	})
+	if err != nil && refusal != nil && ctx.Err() != nil {
+		return refusal
+	}
+	return err
+}
+
+// diskNodes lists the block nodes that were made for disks.
+func (v *virtualMachine) diskNodes(ctx context.Context) ([]string, error) {
+	var list []struct {
+		Name string `json:"node-name"`
+	}
+	if err := v.ask(ctx, "query-named-block-nodes", map[string]bool{"flat": true}, &list); err != nil {
+		return nil, fmt.Errorf("list block nodes: %w", err)
+	}
+	var names []string
+	for _, node := range list {
+		if strings.HasPrefix(node.Name, nodePrefix) {
+			names = append(names, node.Name)
+		}
+	}
+	return names, nil
 }
 
 // plugMissing adds what cfg has and the machine has not.
@@ -225,9 +279,6 @@ func (v *virtualMachine) plugDisk(ctx context.Context, disk vmm.Disk, port strin
 	if err != nil {
 		return machine.Wrap(machine.FailedPrecondition, err, "look at the disk")
 	}
-	// A node that an earlier try left without its device is in the way.
-	left := map[string]string{"node-name": nodePrefix + disk.ID}
-	_ = v.client.Execute(ctx, "blockdev-del", left, nil)
 	blockDevice := st.Mode()&os.ModeDevice != 0 && st.Mode()&os.ModeCharDevice == 0
 	if err := v.ask(ctx, "blockdev-add", diskNode(disk, blockDevice), nil); err != nil {
 		return err
@@ -237,7 +288,7 @@ func (v *virtualMachine) plugDisk(ctx context.Context, disk vmm.Disk, port strin
 		dev = append(dev, option{"bootindex", 0})
 	}
 	if err := v.ask(ctx, "device_add", dev.arguments(), nil); err != nil {
-		_ = v.client.Execute(ctx, "blockdev-del", left, nil)
+		_ = v.client.Execute(ctx, "blockdev-del", map[string]string{"node-name": nodePrefix + disk.ID}, nil)
 		return err
 	}
 	return nil

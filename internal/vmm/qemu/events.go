@@ -17,7 +17,7 @@ const maxQueued = 64
 
 // eventQueue stands between QEMU's events and whoever reads them: observe and
 // push never block, and when too much has piled up one EventResync takes the
-// place of all of it.
+// place of all that waited.
 type eventQueue struct {
 	out  chan vmm.Event
 	wake chan struct{}
@@ -86,9 +86,8 @@ func (q *eventQueue) enqueue(ev vmm.Event) {
 	}
 	if len(q.waiting) >= maxQueued {
 		q.waiting = []vmm.Event{{Kind: vmm.EventResync, Reason: "too many events", At: ev.At}}
-	} else {
-		q.waiting = append(q.waiting, ev)
 	}
+	q.waiting = append(q.waiting, ev)
 	q.signal()
 }
 

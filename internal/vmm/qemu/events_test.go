@@ -76,7 +76,7 @@ func TestEventsAreTranslated(t *testing.T) {
 	}
 }
 
-func TestTooManyEventsBecomeOneResync(t *testing.T) {
+func TestTooManyEventsBecomeAResync(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	q := newEventQueue()
 	for range 10 * maxQueued {
@@ -90,8 +90,9 @@ func TestTooManyEventsBecomeOneResync(t *testing.T) {
 			resyncs++
 		}
 	}
-	if len(got) > maxQueued+1 || resyncs != 1 {
-		t.Errorf("%d events with %d resyncs, want at most %d with one", len(got), resyncs, maxQueued+1)
+	// One may already be in the hand that gives them out when more are lost.
+	if len(got) > maxQueued+1 || resyncs < 1 || resyncs > 2 {
+		t.Errorf("%d events with %d resyncs, want at most %d with one or two", len(got), resyncs, maxQueued+1)
 	}
 	if last := got[len(got)-1].Kind; last != vmm.EventBooted {
 		t.Errorf("last event %s, want what came after the loss", last)

@@ -56,8 +56,8 @@ const (
 	MaxDisks = 32
 	MaxNICs  = 8
 	// DefaultHotplugPorts is how many disks and network interfaces a machine
-	// has room for when it starts with fewer. Under TCG sixteen ports cost the
-	// guest's boot about a second; more cost more.
+	// has room for when it starts with fewer. Under TCG sixteen ports cost a Linux
+	// guest about half a second of its boot.
 	DefaultHotplugPorts = 16
 	// sparePorts stay free at start whatever the machine begins with.
 	sparePorts = 4

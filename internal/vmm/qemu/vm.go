@@ -62,7 +62,8 @@ func dialUntil(ctx context.Context, path string, opts qmp.Options) (*qmp.Client,
 	defer tick.Stop()
 	for {
 		client, err := qmp.Dial(ctx, path, opts)
-		if err == nil || !qmp.Retryable(err) {
+		// The dialler's clock may strike a little before that of ctx.
+		if err == nil || !qmp.Retryable(err) && !errors.Is(err, context.DeadlineExceeded) {
 			return client, err
 		}
 		select {

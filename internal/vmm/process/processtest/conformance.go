@@ -100,7 +100,7 @@ func (s *suite) start(t *testing.T, sup process.Supervisor, name string, argv []
 
 func (s *suite) cleanUp(t *testing.T, id process.Identity) {
 	sup := s.New(t)
-	defer sup.Close()
+	defer func() { _ = sup.Close() }()
 	// The test's own context is over when its clean-up runs.
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -250,7 +250,7 @@ func outlives(t *testing.T, s *suite) {
 func adoptedEnds(t *testing.T, s *suite) {
 	first := s.supervisor(t)
 	id := s.start(t, first, "vm", s.Stay).Identity()
-	first.Close()
+	_ = first.Close()
 	p, err := s.supervisor(t).Adopt(t.Context(), id)
 	if err != nil {
 		t.Fatalf("adopt: %v", err)
@@ -282,7 +282,7 @@ func (s *suite) adoptChanged(t *testing.T, change func(*process.Identity)) error
 	t.Helper()
 	first := s.supervisor(t)
 	id := s.start(t, first, "vm", s.Stay).Identity()
-	first.Close()
+	_ = first.Close()
 	change(&id)
 	_, err := s.supervisor(t).Adopt(t.Context(), id)
 	return err
@@ -332,7 +332,7 @@ func foundByMarker(t *testing.T, s *suite) {
 	first := s.supervisor(t)
 	p := s.start(t, first, "vm", s.Stay)
 	s.start(t, first, "vm-other", s.Stay)
-	first.Close()
+	_ = first.Close()
 	ids, err := s.supervisor(t).Find(t.Context(), s.prefix+"vm")
 	if err != nil {
 		t.Fatalf("find: %v", err)

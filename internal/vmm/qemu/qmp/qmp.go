@@ -163,7 +163,8 @@ func New(ctx context.Context, conn *net.UnixConn, opts Options) (*Client, error)
 }
 
 // Retryable reports whether a failed Dial may succeed later: no socket yet,
-// nobody listening yet, or a QEMU that reset the connection while it came up.
+// nobody listening yet, a full backlog, or a QEMU that reset the connection
+// while it came up.
 func Retryable(err error) bool {
 	for _, target := range []error{
 		syscall.ENOENT, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, syscall.EAGAIN,
