@@ -6,8 +6,6 @@ package store
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -20,6 +18,9 @@ import (
 
 // probeKey is the key, in the meta bucket, that WriteProbe writes.
 const probeKey = "probe"
+
+// fillPercent is how full bbolt leaves a page that it splits: new keys come last.
+const fillPercent = 0.9
 
 // health is the outcome of the most recent write.
 type health struct {
@@ -89,17 +90,22 @@ func (s *Store) commitBatch(b *batch) error {
 
 func (b *batch) writeTo(tx *bolt.Tx) error {
 	desired, record := tx.Bucket([]byte(desiredBucket)), tx.Bucket([]byte(recordBucket))
-	for _, id := range slices.Sorted(maps.Keys(b.staged)) {
-		st := b.staged[id]
+	desired.FillPercent, record.FillPercent = fillPercent, fillPercent
+	for _, id := range b.order {
+		st, ok := b.staged[id]
+		if !ok {
+			continue
+		}
+		key := b.store.key(id)
 		for _, half := range []struct {
 			bucket *bolt.Bucket
 			value  []byte
 		}{{desired, st.desired}, {record, st.record}} {
 			var err error
 			if st.m == nil {
-				err = half.bucket.Delete([]byte(id))
+				err = half.bucket.Delete(key)
 			} else if half.value != nil {
-				err = half.bucket.Put([]byte(id), half.value)
+				err = half.bucket.Put(key, half.value)
 			}
 			if err != nil {
 				return err
@@ -110,6 +116,17 @@ func (b *batch) writeTo(tx *bolt.Tx) error {
 		return nil
 	}
 	return putProbe(tx, b.store.clock())
+}
+
+// key returns where a machine is stored, or will be.
+func (s *Store) key(id string) []byte {
+	n, ok := s.sequences[id]
+	if !ok {
+		s.sequence++
+		n = s.sequence
+		s.sequences[id] = n
+	}
+	return makeKey(n, id)
 }
 
 func putProbe(tx *bolt.Tx, now time.Time) error {
@@ -129,7 +146,7 @@ func (s *Store) settle() error {
 		return err
 	}
 	s.unsettled = nil
-	s.index.publish(changes)
+	s.show(changes)
 	return nil
 }
 

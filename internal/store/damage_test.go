@@ -33,12 +33,36 @@ func tamper(t *testing.T, dir string, fn func(tx *bolt.Tx) error) {
 	}
 }
 
+// keyOf finds the key of a machine in a bucket.
+func keyOf(b *bolt.Bucket, id string) []byte {
+	c := b.Cursor()
+	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+		if strings.HasSuffix(string(k), id) {
+			return bytes.Clone(k)
+		}
+	}
+	return []byte("none")
+}
+
+func half(tx *bolt.Tx, bucket, id string) []byte {
+	b := tx.Bucket([]byte(bucket))
+	return bytes.Clone(b.Get(keyOf(b, id)))
+}
+
+func drop(bucket, id string) func(*bolt.Tx) error {
+	return func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte(bucket))
+		return b.Delete(keyOf(b, id))
+	}
+}
+
 func TestDamagedMachinesAreQuarantinedAndTheRestRuns(t *testing.T) {
 	ctx := context.Background()
 	put := func(bucket string, value func(old []byte) []byte) func(*bolt.Tx) error {
 		return func(tx *bolt.Tx) error {
 			b := tx.Bucket([]byte(bucket))
-			return b.Put([]byte("bad"), value(bytes.Clone(b.Get([]byte("bad")))))
+			key := keyOf(b, "bad")
+			return b.Put(key, value(bytes.Clone(b.Get(key))))
 		}
 	}
 	tests := []struct {
@@ -56,10 +80,19 @@ func TestDamagedMachinesAreQuarantinedAndTheRestRuns(t *testing.T) {
 		})},
 		{"value of another machine", "desired: wrong checksum", func(tx *bolt.Tx) error {
 			b := tx.Bucket([]byte(desiredBucket))
-			return b.Put([]byte("bad"), bytes.Clone(b.Get([]byte("good"))))
+			return b.Put(keyOf(b, "bad"), bytes.Clone(b.Get(keyOf(b, "good"))))
 		}},
-		{"record missing", "desired half without record", func(tx *bolt.Tx) error { return tx.Bucket([]byte(recordBucket)).Delete([]byte("bad")) }},
-		{"desired missing", "record half without desired", func(tx *bolt.Tx) error { return tx.Bucket([]byte(desiredBucket)).Delete([]byte("bad")) }},
+		{"record missing", "desired half without record", drop(recordBucket, "bad")},
+		{"key cut off", "key is cut off", func(tx *bolt.Tx) error {
+			for _, name := range []string{desiredBucket, recordBucket} {
+				value := half(tx, name, "bad")
+				if err := errors.Join(drop(name, "bad")(tx), tx.Bucket([]byte(name)).Put([]byte("bad"), value)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+		{"desired missing", "record half without desired", drop(desiredBucket, "bad")},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -70,8 +103,8 @@ func TestDamagedMachinesAreQuarantinedAndTheRestRuns(t *testing.T) {
 			var desired, record []byte
 			tamper(t, s.dir, func(tx *bolt.Tx) error {
 				err := tt.damage(tx)
-				desired = bytes.Clone(tx.Bucket([]byte(desiredBucket)).Get([]byte("bad")))
-				record = bytes.Clone(tx.Bucket([]byte(recordBucket)).Get([]byte("bad")))
+				desired = half(tx, desiredBucket, "bad")
+				record = half(tx, recordBucket, "bad")
 				return err
 			})
 			for range 2 { // found, then remembered
@@ -209,7 +242,7 @@ func migrateFromZero(tx *bolt.Tx) error {
 			if err != nil {
 				return err
 			}
-			if err := tx.Bucket([]byte(bucket)).Put(k, value); err != nil {
+			if err := tx.Bucket([]byte(bucket)).Put(makeKey(1, string(k)), value); err != nil {
 				return err
 			}
 		}

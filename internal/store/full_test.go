@@ -253,7 +253,7 @@ func TestOpeningOnAFullDiskWorks(t *testing.T) {
 	create(t, s, "a")
 	create(t, s, "b")
 	s.Close()
-	tamper(t, s.dir, func(tx *bolt.Tx) error { return tx.Bucket([]byte(recordBucket)).Delete([]byte("b")) })
+	tamper(t, s.dir, drop(recordBucket, "b"))
 	s = openWith(t, Options{Dir: s.dir, hooks: full})
 	if _, err := s.Get("a"); err != nil {
 		t.Fatal(err)

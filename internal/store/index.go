@@ -78,7 +78,7 @@ func (x *index) publish(changes []change) {
 		}
 	}
 	list := listEdit{list: x.list}
-	for _, c := range changes {
+	for _, c := range sorted(changes) {
 		list.apply(x.byID[c.id], c.m)
 		if c.m == nil {
 			delete(x.byID, c.id)
@@ -93,6 +93,23 @@ func (x *index) publish(changes []change) {
 	for w := range x.watches {
 		w.add(changes)
 	}
+}
+
+// sorted returns changes in the order of the list, so that machines made in one commit are appended to it.
+func sorted(changes []change) []change {
+	return slices.SortedFunc(slices.Values(changes), func(a, b change) int {
+		if a.m == nil || b.m == nil { // removals first
+			return cmp.Or(cmp.Compare(btoi(a.m != nil), btoi(b.m != nil)), cmp.Compare(a.id, b.id))
+		}
+		return order(a.m, b.m)
+	})
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func (x *index) close() {

@@ -161,6 +161,7 @@ func (s *Store) takeSpace() error {
 
 // loaded is one object as it was found.
 type loaded struct {
+	key             []byte
 	id              string
 	desired, record []byte // of bbolt: valid during the transaction alone
 	m               *machine.Machine
@@ -181,6 +182,7 @@ func (s *Store) read() error {
 			return err
 		}
 		objects := pair(tx)
+		s.identify(objects)
 		if err := decodeAll(objects); err != nil {
 			return err
 		}
@@ -192,7 +194,7 @@ func (s *Store) read() error {
 				continue
 			}
 			damaged = append(damaged, loaded{
-				id: o.id, desired: bytes.Clone(o.desired), record: bytes.Clone(o.record), damage: o.damage,
+				key: bytes.Clone(o.key), id: o.id, desired: bytes.Clone(o.desired), record: bytes.Clone(o.record), damage: o.damage,
 			})
 		}
 		s.index.fill(machines)
@@ -215,18 +217,38 @@ func pair(tx *bolt.Tx) []loaded {
 		order := bytes.Compare(dk, rk)
 		switch {
 		case rk == nil || dk != nil && order < 0:
-			objects = append(objects, loaded{id: string(dk), desired: dv, damage: "desired half without record"})
+			objects = append(objects, loaded{key: dk, desired: dv, damage: "desired half without record"})
 			dk, dv = d.Next()
 		case dk == nil || order > 0:
-			objects = append(objects, loaded{id: string(rk), record: rv, damage: "record half without desired"})
+			objects = append(objects, loaded{key: rk, record: rv, damage: "record half without desired"})
 			rk, rv = r.Next()
 		default:
-			objects = append(objects, loaded{id: string(dk), desired: dv, record: rv})
+			objects = append(objects, loaded{key: dk, desired: dv, record: rv})
 			dk, dv = d.Next()
 			rk, rv = r.Next()
 		}
 	}
 	return objects
+}
+
+// identify fills in ids, and gives the writer their sequence numbers.
+func (s *Store) identify(objects []loaded) {
+	for i := range objects {
+		o := &objects[i]
+		n, id, ok := parseKey(o.key)
+		_, twice := s.sequences[id]
+		o.id = id
+		s.sequence = max(s.sequence, n)
+		switch {
+		case o.damage != "":
+		case !ok:
+			o.damage = "key is cut off"
+		case twice:
+			o.damage = "stored twice"
+		default:
+			s.sequences[id] = n
+		}
+	}
 }
 
 // decodeAll decodes on all processors.

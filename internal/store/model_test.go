@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -123,7 +124,7 @@ func (m *model) updateDesired(t *rapid.T) {
 	}
 	n := old.Clone()
 	n.Desired.Class, n.Desired.Labels[UIDLabel] = class, label
-	if cmp.Equal(n, old) {
+	if reflect.DeepEqual(n, old) {
 		m.accept(t, old, got)
 		return
 	}
@@ -167,7 +168,7 @@ func (m *model) remove(t *rapid.T) {
 }
 
 func (m *model) accept(t *rapid.T, want, got *machine.Machine) {
-	if !cmp.Equal(want, got) {
+	if !reflect.DeepEqual(want, got) {
 		t.Fatalf("answer differs:\n%s", cmp.Diff(want, got))
 	}
 	m.machines[want.ID] = want
@@ -176,7 +177,7 @@ func (m *model) accept(t *rapid.T, want, got *machine.Machine) {
 // check compares the store, and what its watch told, with the model.
 func (m *model) check(t *rapid.T) {
 	want := slices.SortedFunc(maps.Values(m.machines), order)
-	if len(want) != len(m.s.List()) || len(want) > 0 && !cmp.Equal(want, m.s.List()) {
+	if len(want) != len(m.s.List()) || len(want) > 0 && !reflect.DeepEqual(want, m.s.List()) {
 		t.Fatalf("list differs:\n%s", cmp.Diff(want, m.s.List()))
 	}
 	for len(m.watch.queue) > 0 {
@@ -188,7 +189,7 @@ func (m *model) check(t *rapid.T) {
 			delete(m.watched, id)
 		}
 	}
-	if !cmp.Equal(m.machines, m.watched) {
+	if !reflect.DeepEqual(m.machines, m.watched) {
 		t.Fatalf("watch differs:\n%s", cmp.Diff(m.machines, m.watched))
 	}
 	if q := m.s.Quarantined(); len(q) > 0 {

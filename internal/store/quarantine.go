@@ -98,10 +98,10 @@ func moveToQuarantine(tx *bolt.Tx, d loaded, now time.Time) error {
 	if err := bucket.Put([]byte(key), value); err != nil {
 		return err
 	}
-	if err := tx.Bucket([]byte(desiredBucket)).Delete([]byte(d.id)); err != nil {
+	if err := tx.Bucket([]byte(desiredBucket)).Delete(d.key); err != nil {
 		return err
 	}
-	return tx.Bucket([]byte(recordBucket)).Delete([]byte(d.id))
+	return tx.Bucket([]byte(recordBucket)).Delete(d.key)
 }
 
 // readQuarantine loads what earlier openings put aside.

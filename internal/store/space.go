@@ -62,8 +62,8 @@ func (s *Store) growth() int64 {
 	return min(max(minGrowth, s.size/8), maxGrowth, max(s.reserve, s.size/8))
 }
 
-// allocateByWriting makes a file size bytes long with blocks behind all that is new, where the system has no call
-// for it. What is below the old size stays as it is.
+// allocateByWriting makes a file at least size bytes long with blocks behind all that is new. What is below the old
+// size stays as it is.
 func allocateByWriting(f *os.File, size int64) error {
 	info, err := f.Stat()
 	if err != nil {

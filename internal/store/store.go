@@ -84,7 +84,9 @@ type Store struct {
 	done   chan struct{} // closed when the writer has ended
 
 	// Of the writer goroutine.
-	size      int64 // allocated bytes of the file
+	sequences map[string]uint64 // of ids; see makeKey
+	sequence  uint64            // the highest one
+	size      int64             // allocated bytes of the file
 	reserve   int64
 	expected  int           // writes that a gathering may hope for
 	commitAvg time.Duration // moving average of a commit
@@ -111,7 +113,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := &Store{
 		dir: o.Dir, log: o.Logger, clock: o.Clock, hooks: o.hooks.withDefaults(),
-		index: newIndex(), ops: make(chan *op, maxBatch), done: make(chan struct{}),
+		index: newIndex(), sequences: map[string]uint64{}, ops: make(chan *op, maxBatch), done: make(chan struct{}),
 	}
 	s.reserve = s.hooks.reserve
 	if err := os.MkdirAll(o.Dir, 0o750); err != nil {

@@ -25,6 +25,16 @@ func (s *Store) Create(ctx context.Context, m *machine.Machine) (*machine.Machin
 		return nil, machine.InvalidField("id", "must have 1 to %d characters", maxIDLength)
 	}
 	n := m.Clone()
+	n.Version = 1
+	// Encoding is the larger part of the work; here it does not keep the writer from its next commit.
+	desired, err := encode(desiredBucket, n.ID, n.Version, &n.Desired)
+	if err != nil {
+		return nil, err
+	}
+	record, err := encode(recordBucket, n.ID, n.Version, &n.Record)
+	if err != nil {
+		return nil, err
+	}
 	return s.do(ctx, func(b *batch, o *op) (*machine.Machine, error) {
 		if old := b.current(o, n.ID); old != nil {
 			return nil, &DuplicateError{Existing: old, reason: "same id"}
@@ -34,15 +44,6 @@ func (s *Store) Create(ctx context.Context, m *machine.Machine) (*machine.Machin
 		}
 		if old := b.currentByUID(o, n); old != nil {
 			return nil, &DuplicateError{Existing: old, reason: "same label " + UIDLabel}
-		}
-		n.Version = 1
-		desired, err := encode(desiredBucket, n.ID, n.Version, &n.Desired)
-		if err != nil {
-			return nil, err
-		}
-		record, err := encode(recordBucket, n.ID, n.Version, &n.Record)
-		if err != nil {
-			return nil, err
 		}
 		b.put(o, n, desired, record)
 		return n, nil

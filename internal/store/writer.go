@@ -22,8 +22,9 @@ const (
 const probeRoom = 16 << 10
 
 // Gathering: the writer waits for the writers it has just served to come back, so that N closed-loop writers share
-// each commit, but never longer than a quarter of a commit or this.
-const maxGather = 2 * time.Millisecond
+// each commit. It gives up when none came for a quarter of a commit, or all did not within one, or within this:
+// longer waits would cost more than the second commit they save.
+const maxGather = 5 * time.Millisecond
 
 // op is one write on its way through the writer.
 type op struct {
@@ -84,8 +85,9 @@ func (s *Store) write() {
 // gather collects the writes of one transaction.
 func (s *Store) gather(first *op) []*op {
 	ops := append(make([]*op, 0, s.expected+1), first)
-	limit := min(s.commitAvg/4, maxGather)
-	var timeout <-chan time.Time
+	limit := min(s.commitAvg, maxGather)
+	var gap *time.Timer
+	var end time.Time
 	for len(ops) < maxBatch {
 		select {
 		case o, ok := <-s.ops:
@@ -96,13 +98,15 @@ func (s *Store) gather(first *op) []*op {
 			continue
 		default:
 		}
-		if len(ops) >= s.expected || limit <= 0 {
-			break
+		if len(ops) >= s.expected {
+			return ops
 		}
-		if timeout == nil {
-			t := time.NewTimer(limit)
-			defer t.Stop()
-			timeout = t.C
+		if gap == nil {
+			end = time.Now().Add(limit)
+			gap = time.NewTimer(limit / 4)
+			defer gap.Stop()
+		} else {
+			gap.Reset(min(limit/4, time.Until(end)))
 		}
 		select {
 		case o, ok := <-s.ops:
@@ -110,7 +114,7 @@ func (s *Store) gather(first *op) []*op {
 				return ops
 			}
 			ops = append(ops, o)
-		case <-timeout:
+		case <-gap.C:
 			return ops
 		}
 	}
@@ -136,7 +140,7 @@ func (s *Store) process(ops []*op) {
 func (s *Store) finish(b *batch, ops []*op) {
 	err := s.commit(b)
 	if err == nil {
-		s.index.publish(b.changes())
+		s.show(b.changes())
 	}
 	for _, o := range ops {
 		if o.final() {
@@ -150,6 +154,16 @@ func (s *Store) finish(b *batch, ops []*op) {
 		}
 		o.answer <- a
 	}
+}
+
+// show publishes what has been committed.
+func (s *Store) show(changes []change) {
+	for _, c := range changes {
+		if c.m == nil {
+			delete(s.sequences, c.id)
+		}
+	}
+	s.index.publish(changes)
 }
 
 func (o *op) final() bool { return o.depends == "" && !o.probe }
