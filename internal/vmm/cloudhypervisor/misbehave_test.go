@@ -35,6 +35,10 @@ func TestACreateThatFailsOnceCanBeRepeated(t *testing.T) {
 			if err := r.vm.Create(r.ctx(), r.cfg); err == nil {
 				t.Fatal("the first create succeeded")
 			}
+			// Where it was refused, the definition may have stayed.
+			if calls := r.calls(); f.Kind == fakech.FaultError && calls[len(calls)-1] != "PUT vm.delete" {
+				t.Errorf("calls %v do not end with a delete", calls)
+			}
 			r.boot()
 			r.wantState(vmm.StateRunning)
 		})

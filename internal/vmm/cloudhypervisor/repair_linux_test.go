@@ -161,6 +161,9 @@ func TestABootThatFailedLateCanBeRepeated(t *testing.T) {
 			}
 			r.wantState(vmm.StateIdle)
 		}
+		if err := r.raw().Boot(r.ctx()); !errors.Is(err, api.ErrLocked) {
+			r.Errorf("error is %v, want ErrLocked: the half VM was left", err)
+		}
 		release()
 		r.must("boot", r.vm.Boot(r.ctx()))
 		r.wantState(vmm.StateRunning)
@@ -305,4 +308,22 @@ func TestAConfigDiskComesLastAndIsNoDiskOfTheMachine(t *testing.T) {
 			r.Errorf("disks are %v", o.Disks)
 		}
 	})
+}
+
+func TestALandlockedVMMRunsItsMachine(t *testing.T) {
+	binary, version := realBinary(t)
+	// The version of the kernel's Landlock, which the VMM wants to be 3.
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 || abi < 3 {
+		t.Skipf("SKIPPED: this kernel has Landlock ABI %d (%v), the VMM needs 3", int(abi), errno)
+	}
+	d := newDriver(t, cloudhypervisor.Options{Binary: binary, Version: version, Landlock: true})
+	r := rigFor(t, d, func(t *testing.T, ref vmm.Ref) vmm.Config { return directBoot(t, ref, vmmtest.TinyGuest()) })
+	r.launch()
+	r.boot()
+	r.create()
+	r.must("reset", r.vm.Reset(r.ctx()))
+	r.must("power off", r.vm.PowerOff(r.ctx()))
+	r.must("boot", r.vm.Boot(r.ctx()))
+	r.wantState(vmm.StateRunning)
 }
