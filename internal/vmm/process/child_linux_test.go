@@ -408,20 +408,3 @@ func TestAutoTakesAChildWhereSystemdIsNotPidOne(t *testing.T) {
 		t.Errorf("unknown kind: %v, want ErrInvalid", err)
 	}
 }
-
-func TestSystemdConforms(t *testing.T) {
-	if _, err := os.Stat("/run/systemd/system"); err != nil || os.Geteuid() != 0 {
-		t.Skip("SKIPPED LOUDLY: needs systemd as PID 1 and root; transient services are not tested against the real systemd")
-	}
-	processtest.Conformance(t, processtest.Factory{
-		New: func(t *testing.T) process.Supervisor {
-			s, err := process.NewSystemd(context.Background(), process.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return s
-		},
-		Stay: sleeper(),
-		Exit: func(code int) []string { return argv("exit", strconv.Itoa(code)) },
-	})
-}

@@ -192,11 +192,31 @@ func (s *Systemd) Start(ctx context.Context, spec Spec) (Process, error) {
 		return nil, fmt.Errorf("start unit %s: %w", unit, ctx.Err())
 	case r := <-done:
 		if r != "done" {
-			_ = b.ref(ctx, unit, false)
-			return nil, fmt.Errorf("start unit %s: systemd says %q", unit, r)
+			return s.failed(ctx, b, unit, spec.Marker, r)
 		}
 	}
 	return s.hold(ctx, b, unit, spec.Marker)
+}
+
+// systemdStatuses are the exit codes with which systemd's own code between fork
+// and exec ends (systemd.exec(5), "Process Exit Codes"): no program ran.
+const (
+	firstSystemdStatus = 200
+	lastSystemdStatus  = 245
+)
+
+// failed looks at a unit whose start failed. A program that ran and ended
+// before systemd noticed its exec counts as started.
+func (s *Systemd) failed(ctx context.Context, b *bus, unit, marker, result string) (Process, error) {
+	props, err := b.GetUnitTypePropertiesContext(ctx, unit, "Service")
+	status, _ := props["ExecMainStatus"].(int32)
+	pid, _ := props["ExecMainPID"].(uint32)
+	own := status >= firstSystemdStatus && status <= lastSystemdStatus
+	if err == nil && pid != 0 && !own {
+		return s.endedAtOnce(props, unit, marker), nil
+	}
+	_ = b.ref(ctx, unit, false)
+	return nil, errors.Join(fmt.Errorf("start unit %s: systemd says %q (status %d)", unit, result, status), err)
 }
 
 // hold takes up the main process of a unit that has just been started.
@@ -257,7 +277,7 @@ func unitProperties(spec Spec) ([]dbus.Property, error) {
 	}
 	props := []dbus.Property{
 		dbus.PropDescription("Virtual machine process " + spec.Name),
-		prop("ExecStart", []execCommand{{Path: program, Args: spec.Argv, UncleanIsFailure: false}}),
+		prop("ExecStart", []execCommand{{Path: program, Args: literal(spec.Argv), UncleanIsFailure: false}}),
 		dbus.PropType("exec"), // the job is done when the program runs, not when it was forked
 		prop("KillMode", "mixed"),
 		prop("Restart", "no"),
@@ -284,6 +304,15 @@ func unitProperties(spec Spec) ([]dbus.Property, error) {
 		props = append(props, dbus.PropSlice(spec.Slice))
 	}
 	return props, nil
+}
+
+// literal keeps systemd from replacing variables in arguments ("$A", "${A}").
+func literal(argv []string) []string {
+	out := make([]string, len(argv))
+	for i, a := range argv {
+		out[i] = strings.ReplaceAll(a, "$", "$$")
+	}
+	return out
 }
 
 // execCommand is an entry of ExecStart, D-Bus type (sasb).
