@@ -16,6 +16,7 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/observe/event"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/store"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume"
 )
@@ -28,6 +29,7 @@ type Store interface {
 	Get(id string) (*machine.Machine, error)
 	List() []*machine.Machine
 	ByUID(uid string) *machine.Machine
+	Usage(without ...string) store.Usage
 	Create(ctx context.Context, m *machine.Machine) (*machine.Machine, error)
 	UpdateDesired(ctx context.Context, id string, version uint64, fn func(*machine.Desired) error) (*machine.Machine, error)
 }
@@ -50,7 +52,7 @@ type Options struct {
 	Ignition     string                 // "auto" or a transport of the hypervisor
 	CheckImage   func(ref string) error // syntax of an image reference
 	Version      string                 // semantic version of this build
-	NewID        func() string          // default: random UUID
+	NewID        func() string          // default: UUID version 7
 	Now          func() time.Time       // default: time.Now
 	Logger       *slog.Logger
 }

@@ -23,6 +23,7 @@ type index struct {
 	byID    map[string]*machine.Machine
 	byUID   map[string]string   // value of UIDLabel to id
 	list    []*machine.Machine  // sorted; what lies below its length is never written to
+	usage   Usage               // of all in byID
 	watches map[*Watch]struct{} // nil once closed
 }
 
@@ -58,6 +59,7 @@ func (x *index) fill(machines []*machine.Machine) {
 	slices.SortFunc(x.list, order)
 	for _, m := range machines {
 		x.byID[m.ID] = m
+		x.usage.add(m, 1)
 		if u := uid(m); u != "" {
 			x.byUID[u] = m.ID
 		}
@@ -80,6 +82,8 @@ func (x *index) publish(changes []change) {
 	list := listEdit{list: x.list}
 	for _, c := range sorted(changes) {
 		list.apply(x.byID[c.id], c.m)
+		x.usage.add(x.byID[c.id], -1)
+		x.usage.add(c.m, 1)
 		if c.m == nil {
 			delete(x.byID, c.id)
 			continue
