@@ -5,7 +5,6 @@ package cloudhypervisor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -134,15 +133,11 @@ func (d *Driver) Connect(ctx context.Context, ref vmm.Ref) (vmm.VM, error) {
 		v.release()
 		return nil, err
 	}
-	// Before the state is asked for, so that no event falls between the two.
+	// The caller asks for the state next, so that no event falls between the two.
 	v.unfollow, err = d.follower.Follow(p.events, v.events.take)
 	if err != nil {
 		// A machine without events can still be managed, one without a connection cannot.
 		d.log.Warn("VMM's events are not followed", "machine", ref.MachineID, "error", err)
-	}
-	if _, _, err := v.identify(ctx); err != nil {
-		v.release()
-		return nil, err
 	}
 	return v, nil
 }
@@ -152,31 +147,35 @@ const (
 	lastRetry  = 250 * time.Millisecond
 )
 
-// await asks until the VMM answers or ctx ends, and learns its version.
+// await asks until the VMM answers or ctx ends. A VMM may be busy with a boot that an earlier daemon began.
 func (v *conn) await(ctx context.Context) error {
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
-		ping, err := v.client.Ping(ctx)
-		if err == nil {
-			return v.learn(ping)
-		}
-		if !errors.Is(err, api.ErrUnavailable) && !errors.Is(err, api.ErrNoConnection) {
-			return fail("connect to VMM", err)
+		err := v.meet(ctx)
+		if err == nil || !machine.IsKind(err, machine.Unavailable) {
+			return err
 		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return machine.Wrap(machine.Unavailable, errors.Join(ctx.Err(), err), "connect to VMM")
+			return machine.Wrap(machine.Unavailable, fmt.Errorf("%w: %w", ctx.Err(), err), "connect to VMM")
 		}
 	}
 }
 
-func (v *conn) learn(ping api.Ping) error {
+// meet learns the VMM's version and whether the VM, if there is one, is the machine's.
+func (v *conn) meet(ctx context.Context) error {
+	ping, err := v.client.Ping(ctx)
+	if err != nil {
+		return fail("connect to VMM", err)
+	}
 	if err := CheckVersion(ping.Version); err != nil {
 		return fmt.Errorf("connect to VMM: %w", err)
 	}
-	major, err := ParseVersion(ping.Version)
-	v.major = major
+	if v.major, err = ParseVersion(ping.Version); err != nil {
+		return err
+	}
+	_, _, err = v.identify(ctx)
 	return err
 }

@@ -157,6 +157,16 @@ func TestABootThatNobodyWaitedForIsFound(t *testing.T) {
 	r.wantState(vmm.StateRunning)
 }
 
+func TestConnectingIsTriedAgainUntilTheVMMAnswers(t *testing.T) {
+	r := newRig(t, fakech.Script{})
+	r.boot()
+	for _, call := range []string{"vmm.ping", "vm.info"} {
+		r.arm(fakech.Fault{Kind: fakech.FaultReset, Endpoint: call, Count: 3})
+		r.connect()
+		r.wantState(vmm.StateRunning)
+	}
+}
+
 func TestASlowStartIsAwaited(t *testing.T) {
 	r := newRig(t, fakech.Script{StartDelayMS: 700})
 	r.wantState(vmm.StateEmpty)
