@@ -156,7 +156,11 @@ func (r *Reconciler) launch(ctx context.Context, m *machine.Machine) error {
 	}); err != nil {
 		return err
 	}
-	r.o.Events.Event(m, Normal, "VMMLaunched", "LaunchVMM", r.o.Driver.Name()+" process started")
+	text := r.o.Driver.Name() + " process started"
+	if rec.Ignition != "" {
+		text += ", Ignition payload goes by " + rec.Ignition
+	}
+	r.o.Events.Event(m, Normal, "VMMLaunched", "LaunchVMM", text)
 	_, err = r.connect(ctx, m.ID, s)
 	return err
 }

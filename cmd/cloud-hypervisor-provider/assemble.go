@@ -1,0 +1,160 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+
+	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/class"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/config"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/console"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/host"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/image"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/iriserver"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network/isolated"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network/user"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/observe/event"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/reconcile"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/store"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume/localdisk"
+)
+
+// parts are the daemon's pieces that live as long as it does.
+type parts struct {
+	reconciler *reconcile.Reconciler
+	server     *iriserver.Server
+	consoles   *console.Hub
+	images     *image.Cache
+	supervisor process.Supervisor
+	drivers    *drivers
+	registry   *prometheus.Registry
+	rpcMetrics *grpcprom.ServerMetrics
+	log        *slog.Logger
+}
+
+func (p *parts) close() {
+	p.images.Close()
+	p.consoles.Close()
+	_ = p.supervisor.Close()
+	p.drivers.close()
+}
+
+// assemble makes the pieces and starts none of them.
+func assemble(
+	ctx context.Context, cfg *config.Config, classes *class.Set, st *store.Store, log *slog.Logger,
+) (*parts, error) {
+	p := &parts{log: log, registry: prometheus.NewRegistry(), rpcMetrics: newRPCMetrics()}
+	facts, err := host.ReadFacts(host.Source{})
+	if err != nil {
+		return nil, err
+	}
+	if p.drivers, err = newDrivers(ctx, cfg, log); err != nil {
+		return nil, err
+	}
+	plugin, err := newNetwork(cfg, p.drivers.chosen.Capabilities())
+	if err != nil {
+		return nil, err
+	}
+	disks, err := localdisk.New(localdisk.Options{})
+	if err != nil {
+		return nil, err
+	}
+	volumes := []volume.Plugin{disks}
+	events, err := event.New(event.Options{Max: cfg.Events.Max, TTL: cfg.Events.TTL})
+	if err != nil {
+		return nil, err
+	}
+	if p.supervisor, err = process.Auto(ctx, process.Options{Kind: cfg.Hypervisor.Supervisor, Logger: log}); err != nil {
+		return nil, err
+	}
+	if p.consoles, err = console.New(console.Options{
+		LogMaxBytes: cfg.Console.LogMaxBytes, Backups: cfg.Console.LogBackups, Logger: log,
+	}); err != nil {
+		return nil, err
+	}
+	if p.images, err = image.New(image.Options{
+		Dir: filepath.Join(cfg.StateDir, "images"), PlainHTTP: cfg.Images.PlainHTTP, DockerConfig: cfg.Images.DockerConfig,
+		MaxPulls: cfg.Images.MaxConcurrentPulls, RetryMax: cfg.Reconcile.MaxBackoff, Logger: log,
+		Observer: (&pulls{parts: p, store: st, events: events}).observe,
+	}); err != nil {
+		return nil, err
+	}
+	if p.reconciler, err = reconcile.New(reconcile.Options{
+		Store: st, Driver: p.drivers.chosen, Drivers: p.drivers.all, Supervisor: p.supervisor, Images: p.images,
+		Volumes: volumes, Network: plugin, Consoles: consoles{p.consoles}, Events: recorder{events}, Logger: log,
+		StateDir: cfg.StateDir, RuntimeDir: cfg.RuntimeDir, Ignition: cfg.Hypervisor.Ignition,
+		Workers: cfg.Reconcile.Workers, Resync: cfg.Reconcile.ResyncInterval, MaxBackoff: cfg.Reconcile.MaxBackoff,
+		Observe: observeSteps(p.registry), Failpoint: failpoints(log),
+	}); err != nil {
+		return nil, err
+	}
+	registerMetrics(p.registry, p.rpcMetrics, p.reconciler)
+	p.server, err = iriserver.New(iriserver.Options{
+		Store: st, Events: events, Classes: classes, Reserve: cfg.Capacity.Reserve(),
+		Host:    class.Host{CPUs: int64(facts.CPUs), MemoryBytes: int64(facts.MemoryTotal)},
+		Volumes: volumes, Network: plugin, Capabilities: p.drivers.chosen.Capabilities(), Ignition: cfg.Hypervisor.Ignition,
+		CheckImage: image.ValidateReference, Version: version, Logger: log,
+	})
+	return p, err
+}
+
+func newNetwork(cfg *config.Config, c vmm.Capabilities) (network.Plugin, error) {
+	if cfg.Network.Plugin == config.NetworkUser {
+		o := user.Options{Supported: c.UserNetwork}
+		for _, f := range cfg.Network.User.Forwards {
+			o.Forwards = append(o.Forwards, network.Forward{
+				HostAddress: f.HostAddress.String(), HostPort: int(f.HostPort), GuestPort: int(f.GuestPort),
+			})
+		}
+		return user.New(o)
+	}
+	var o isolated.Options
+	if !c.IsolatedNIC {
+		o.Taps = isolated.NewHostTaps()
+	}
+	return isolated.New(o), nil
+}
+
+// followStore wakes machines when what is wanted of them changed.
+func (p *parts) followStore(ctx context.Context, st *store.Store) error {
+	watch := st.Watch(ctx, store.WatchOptions{Initial: true})
+	defer watch.Close()
+	for {
+		id, m, err := watch.Next(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		p.reconciler.Changed(id, m)
+	}
+}
+
+// recorder fits the event recorder to the reconciler.
+type recorder struct{ events *event.Recorder }
+
+func (r recorder) Event(m *machine.Machine, eventType, reason, action, message string) {
+	r.events.Record(event.Involved{ID: m.ID, Labels: m.Desired.Labels, Annotations: m.Desired.Annotations},
+		event.Type(eventType), reason, action, message)
+}
+
+// consoles fits the console hub to the reconciler.
+type consoles struct{ hub *console.Hub }
+
+func (c consoles) Open(id string, v vmm.Console, logPath string) error {
+	return c.hub.Open(id, console.Endpoint{Socket: v.Socket, ReplaysBacklog: v.ReplaysBacklog}, logPath)
+}
+
+func (c consoles) Close(id string) { c.hub.CloseMachine(id) }
