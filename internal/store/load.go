@@ -75,7 +75,7 @@ func (s *Store) make() (err error) {
 	}
 	defer func() {
 		if err != nil {
-			os.Remove(path)
+			err = errors.Join(err, os.Remove(path))
 		}
 	}()
 	err = db.Update(func(tx *bolt.Tx) error { return initialise(tx, s.hooks.schema) })

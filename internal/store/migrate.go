@@ -101,7 +101,7 @@ func (s *Store) backUp(path string) (err error) {
 	defer func() {
 		if err != nil {
 			f.Close()
-			os.Remove(path + ".new")
+			err = errors.Join(err, os.Remove(path+".new"))
 		}
 	}()
 	err = s.db.View(func(tx *bolt.Tx) error {

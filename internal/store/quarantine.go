@@ -5,6 +5,7 @@ package store
 
 import (
 	"encoding/base64"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -107,17 +108,18 @@ func moveToQuarantine(tx *bolt.Tx, d loaded, now time.Time) error {
 // readQuarantine loads what earlier openings put aside.
 func (s *Store) readQuarantine(tx *bolt.Tx) error {
 	return tx.Bucket([]byte(quarantineBucket)).ForEach(func(k, v []byte) error {
-		key := string(k)
-		var e quarantineEntry
-		if _, err := decode(quarantineBucket, key, v, &e); err != nil {
-			s.quarantine.add(Quarantined{Key: key, Reason: "unreadable quarantine entry: " + err.Error()})
-			return nil
-		}
-		id, err := base64.StdEncoding.DecodeString(e.Key)
-		if err != nil {
-			id = k
-		}
-		s.quarantine.add(Quarantined{Key: string(id), Reason: e.Reason, At: e.At})
+		s.quarantine.add(readEntry(string(k), v))
 		return nil
 	})
+}
+
+// readEntry reports what a quarantine entry holds, or that it is damaged itself.
+func readEntry(key string, value []byte) Quarantined {
+	var e quarantineEntry
+	_, err := decode(quarantineBucket, key, value, &e)
+	id, idErr := base64.StdEncoding.DecodeString(e.Key)
+	if err := errors.Join(err, idErr); err != nil {
+		return Quarantined{Key: key, Reason: "unreadable quarantine entry: " + err.Error()}
+	}
+	return Quarantined{Key: string(id), Reason: e.Reason, At: e.At}
 }

@@ -125,8 +125,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.lock = lock
 	if err := s.load(ctx); err != nil {
-		s.closeFiles()
-		return nil, err
+		return nil, errors.Join(err, s.closeFiles())
 	}
 	go s.write()
 	return s, nil

@@ -36,7 +36,7 @@ runtimeDir: %[1]s/run
 iri: {address: %[1]s/iri.sock}
 hypervisor: {driver: cloud-hypervisor, supervisor: child, cloudHypervisor: {binary: %[2]s}}
 machineClasses:
-  inline: [{name: small, capabilities: {cpu: 1, memory: 1Mi}}]
+  inline: [{metadata: {name: small}, capabilities: {cpu: 1, memory: 1Mi}}]
 capacity: {cpuOvercommit: 10000, reservedMemory: 0, memoryOverheadPerMachine: 0}
 log: {level: warn}
 `

@@ -185,7 +185,7 @@ hypervisor:
   driver: %[2]s
 machineClasses:
   inline:
-    - name: demo
+    - metadata: {name: demo}
       capabilities:
         cpu: 1
         memory: 256Mi

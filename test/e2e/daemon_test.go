@@ -34,7 +34,7 @@ stateDir: %[1]s/state
 runtimeDir: %[1]s/run
 iri: {address: %[1]s/iri.sock}
 machineClasses:
-  inline: [{name: small, capabilities: {cpu: 1, memory: 192Mi}}]
+  inline: [{metadata: {name: small}, capabilities: {cpu: 1, memory: 192Mi}}]
 capacity: {cpuOvercommit: 32, reservedMemory: 64Mi, memoryOverheadPerMachine: 0}
 images: {plainHTTP: [%[2]q]}
 log: {level: debug}

@@ -106,14 +106,13 @@ func (d *vsockDevice) serve(c net.Conn) {
 	if err != nil {
 		return
 	}
-	script := d.m.v.script
-	switch {
-	case port == 0:
+	switch port {
+	case 0:
 		return
-	case port == script.QGAPort:
+	case d.m.v.script.QGAPort:
 		d.accepted(c)
 		newAgent(d.m).serve(r, c)
-	case port == script.EchoPort:
+	case d.m.v.script.EchoPort:
 		d.accepted(c)
 		_, _ = io.Copy(c, r)
 	}
