@@ -116,49 +116,77 @@ func (o *options) setSocket(value string) error {
 }
 
 // listen opens the API socket; nil without one. From v53 on a lock file beside it guards the path, and
-// a stale socket is removed under the lock; before, a stale socket is in the way.
-func (o *options) listen(d dialect) (*net.UnixListener, func(), error) {
-	start := func(texts ...string) error {
-		return failed(append([]string{"Failed to start the VMM thread"}, texts...)...)
-	}
+// a stale socket is removed under the lock; before, a stale socket is in the way. Once the path is known
+// to be free, and before anybody can connect, ready is called.
+func (o *options) listen(d dialect, ready func() error) (*net.UnixListener, func(), error) {
 	nothing := func() {}
 	if o.apiFD >= 0 {
-		f := os.NewFile(uintptr(o.apiFD), "api-socket")
-		defer f.Close()
-		ln, err := net.FileListener(f)
-		if err != nil {
-			return nil, nothing, start("Error creating API server", osText(err))
+		if err := ready(); err != nil {
+			return nil, nothing, err
 		}
-		unix, ok := ln.(*net.UnixListener)
-		if !ok {
-			return nil, nothing, start("Error creating API server", "not a Unix socket")
-		}
-		unix.SetUnlinkOnClose(false)
-		return unix, nothing, nil
+		ln, err := o.inherit()
+		return ln, nothing, err
 	}
 	if o.apiPath == "" {
-		return nil, nothing, nil
+		return nil, nothing, ready()
 	}
 	unlock := nothing
 	if d >= dialect53 {
-		lock, err := os.OpenFile(o.apiPath+".lock", os.O_CREATE|os.O_WRONLY, 0o600)
+		lock, err := o.lock()
 		if err != nil {
-			return nil, nothing, start("Error creation API server's socket", osText(err))
+			return nil, nothing, err
 		}
 		// The file stays: removing it would let two processes hold locks on different files.
 		unlock = func() { lock.Close() }
-		busy, err := lockRange(lock, true, 0)
-		if busy {
-			return nil, unlock, start(fmt.Sprintf("API socket %q is already in use by another running instance", o.apiPath))
-		}
-		if err != nil {
-			return nil, unlock, start("Error creation API server's socket", osText(err))
-		}
 		_ = os.Remove(o.apiPath)
+	}
+	if _, err := os.Lstat(o.apiPath); err != nil {
+		if err := ready(); err != nil {
+			return nil, unlock, err
+		}
 	}
 	ln, err := listenUnix(o.apiPath)
 	if err != nil {
-		return nil, unlock, start("Error creation API server's socket", osText(errors.Unwrap(err)))
+		return nil, unlock, startFailure("Error creation API server's socket", osText(errors.Unwrap(err)))
 	}
 	return ln, unlock, nil
+}
+
+func startFailure(texts ...string) error {
+	return failed(append([]string{"Failed to start the VMM thread"}, texts...)...)
+}
+
+// lock keeps other instances off the path.
+func (o *options) lock() (*os.File, error) {
+	lock, err := os.OpenFile(o.apiPath+".lock", os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, startFailure("Error creation API server's socket", osText(err))
+	}
+	busy, err := lockRange(lock, true, 0)
+	switch {
+	case busy:
+		lock.Close()
+		return nil, startFailure(fmt.Sprintf("API socket %q is already in use by another running instance", o.apiPath))
+	case err != nil:
+		lock.Close()
+		return nil, startFailure("Error creation API server's socket", osText(err))
+	}
+	return lock, nil
+}
+
+// inherit takes over a socket that listens already; it is never removed.
+func (o *options) inherit() (*net.UnixListener, error) {
+	f := os.NewFile(uintptr(o.apiFD), "api-socket")
+	defer f.Close()
+	ln, err := net.FileListener(f)
+	if err != nil {
+		return nil, startFailure("Error creating API server", osText(err))
+	}
+	unix, ok := ln.(*net.UnixListener)
+	if !ok {
+		ln.Close()
+		return nil, startFailure("Error creating API server", "not a Unix socket")
+	}
+	unix.SetUnlinkOnClose(false)
+	return unix, nil
 }

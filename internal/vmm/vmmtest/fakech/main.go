@@ -93,18 +93,21 @@ func start(opts options, script Script, d dialect, stderr io.Writer) int {
 	v.stayAlive = opts.noShutdown
 	v.watchSignals()
 	v.planEnd()
-	api, unlock, err := opts.listen(d)
-	if err != nil {
-		return fatal(stderr, err)
-	}
+	var ctl *net.UnixListener
+	api, unlock, err := opts.listen(d, func() (err error) {
+		// Whoever can reach the API can reach the control socket too.
+		ctl, err = openControl(opts, script)
+		return err
+	})
 	defer unlock()
-	ctl, err := openControl(opts, script)
+	if ctl != nil {
+		defer ctl.Close()
+	}
 	if err != nil {
 		return fatal(stderr, err)
 	}
 	if ctl != nil {
 		go v.serveControl(ctl)
-		defer ctl.Close()
 	}
 	var server *apiServer
 	if api != nil {
