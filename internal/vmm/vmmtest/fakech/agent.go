@@ -5,11 +5,13 @@ package fakech
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"strings"
+	"unicode/utf8"
 )
 
 // agent is a QEMU guest agent: JSON lines, a handful of commands.
@@ -28,7 +30,7 @@ func (a *agent) serve(r *bufio.Reader, w io.Writer) {
 	for {
 		line, err := r.ReadBytes('\n')
 		// 0xFF is the client's way to make a real parser forget a half sent command.
-		text := strings.TrimSpace(strings.TrimLeft(string(line), "\xff"))
+		text := strings.TrimSpace(string(bytes.TrimLeftFunc(line, func(r rune) bool { return r == utf8.RuneError })))
 		if text != "" {
 			a.answer(w, []byte(text))
 		}

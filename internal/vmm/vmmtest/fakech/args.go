@@ -165,10 +165,10 @@ func (o *options) lock() (*os.File, error) {
 	busy, err := lockRange(lock, true, 0)
 	switch {
 	case busy:
-		lock.Close()
+		_ = lock.Close()
 		return nil, startFailure(fmt.Sprintf("API socket %q is already in use by another running instance", o.apiPath))
 	case err != nil:
-		lock.Close()
+		_ = lock.Close()
 		return nil, startFailure("Error creation API server's socket", osText(err))
 	}
 	return lock, nil
@@ -184,7 +184,7 @@ func (o *options) inherit() (*net.UnixListener, error) {
 	}
 	unix, ok := ln.(*net.UnixListener)
 	if !ok {
-		ln.Close()
+		_ = ln.Close()
 		return nil, startFailure("Error creating API server", "not a Unix socket")
 	}
 	unix.SetUnlinkOnClose(false)

@@ -54,32 +54,32 @@ type VMConfig struct {
 type CpusConfig struct {
 	BootVcpus      uint32        `ch:"boot_vcpus,req"`
 	MaxVcpus       uint32        `ch:"max_vcpus,req"`
-	Topology       *CpuTopology  `ch:"topology,opt"`
+	Topology       *CPUTopology  `ch:"topology,opt"`
 	KvmHyperv      bool          `ch:"kvm_hyperv"`
 	MaxPhysBits    uint8         `ch:"max_phys_bits" def:"46"`
-	Affinity       []CpuAffinity `ch:"affinity,opt"`
-	Features       CpuFeatures   `ch:"features"`
+	Affinity       []CPUAffinity `ch:"affinity,opt"`
+	Features       CPUFeatures   `ch:"features"`
 	Nested         bool          `ch:"nested" def:"true"`
 	CoreScheduling string        `ch:"core_scheduling,since53" enum:"Vm|Vcpu|Off" def:"Vm"`
 	Profile        string        `ch:"profile,since53" def:"Host"`
 }
 
-// CpuTopology splits the vCPUs into packages, dies, cores and threads.
-type CpuTopology struct {
+// CPUTopology splits the vCPUs into packages, dies, cores and threads.
+type CPUTopology struct {
 	ThreadsPerCore uint16 `ch:"threads_per_core,req"`
 	CoresPerDie    uint16 `ch:"cores_per_die,req"`
 	DiesPerPackage uint16 `ch:"dies_per_package,req"`
 	Packages       uint16 `ch:"packages,req"`
 }
 
-// CpuAffinity pins one vCPU.
-type CpuAffinity struct {
+// CPUAffinity pins one vCPU.
+type CPUAffinity struct {
 	Vcpu     uint32   `ch:"vcpu,req"`
 	HostCpus []uint64 `ch:"host_cpus,req,usize"`
 }
 
-// CpuFeatures switches optional CPU features.
-type CpuFeatures struct {
+// CPUFeatures switches optional CPU features.
+type CPUFeatures struct {
 	Amx bool `ch:"amx"`
 }
 

@@ -76,7 +76,7 @@ func (c *consoles) close() {
 		return
 	}
 	if c.serial != nil {
-		c.serial.Close()
+		_ = c.serial.Close()
 	}
 	for _, f := range []*os.File{c.file, c.vfile} {
 		if f != nil {

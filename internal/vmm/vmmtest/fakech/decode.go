@@ -198,11 +198,9 @@ func (d *decoder) number(v reflect.Value, tag fieldTag) error {
 	if strings.ContainsAny(text, ".eE") {
 		return d.error("invalid type: floating point `%s`, expected %s", text, expects(v, tag))
 	}
-	bits := 64
 	switch v.Kind() {
 	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		bits = v.Type().Bits()
-		if n, err := strconv.ParseUint(text, 10, bits); err == nil {
+		if n, err := strconv.ParseUint(text, 10, v.Type().Bits()); err == nil {
 			v.SetUint(n)
 			return nil
 		}

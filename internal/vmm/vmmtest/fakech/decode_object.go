@@ -81,7 +81,7 @@ func expects(v reflect.Value, tag fieldTag) string {
 	case reflect.Slice:
 		return "a sequence"
 	case reflect.Struct:
-		return "struct " + strings.Replace(t.Name(), "VM", "Vm", 1)
+		return "struct " + strings.NewReplacer("VM", "Vm", "CPU", "Cpu").Replace(t.Name())
 	case reflect.String:
 		if tag.path {
 			return "path string"

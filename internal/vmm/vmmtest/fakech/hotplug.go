@@ -256,8 +256,8 @@ func dropFrom[T any](list *[]T, id string, idOf func(*T) *string, gone func(T)) 
 		if gone != nil {
 			gone((*list)[i])
 		}
-		rest := append([]T{}, (*list)[:i]...)
-		*list = append(rest, (*list)[i+1:]...)
+		// The list may be shared with a trial configuration: it is copied, and stays empty rather than nil.
+		*list = append(append([]T{}, (*list)[:i]...), (*list)[i+1:]...)
 		return true
 	}
 	return false

@@ -69,12 +69,12 @@ func (s *apiServer) admit(c *net.UnixConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		c.Close()
+		_ = c.Close()
 		return false
 	}
 	if len(s.conns) >= maxConnections {
 		_, _ = io.WriteString(c, serverFull)
-		c.Close()
+		_ = c.Close()
 		return false
 	}
 	s.conns[c] = struct{}{}
@@ -85,19 +85,19 @@ func (s *apiServer) forget(c *net.UnixConn) {
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
-	c.Close()
+	_ = c.Close()
 }
 
 // close waits for the request in progress, then drops all connections.
 func (s *apiServer) close() {
 	s.thread.Lock()
 	defer s.thread.Unlock()
-	s.ln.Close()
+	_ = s.ln.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
 	for c := range s.conns {
-		c.Close()
+		_ = c.Close()
 	}
 }
 

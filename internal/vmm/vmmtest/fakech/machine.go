@@ -33,7 +33,6 @@ type machine struct {
 
 	disks  map[string]*disk // what resize-disk knows
 	serial serialPort
-	vsock  *vsockDevice
 	guest  *guest
 
 	heldVcpus bool // removed vCPUs the guest has not given back

@@ -101,7 +101,7 @@ func start(opts options, script Script, d dialect, stderr io.Writer) int {
 	})
 	defer unlock()
 	if ctl != nil {
-		defer ctl.Close()
+		defer func() { _ = ctl.Close() }()
 	}
 	if err != nil {
 		return fatal(stderr, err)

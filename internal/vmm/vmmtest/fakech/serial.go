@@ -109,11 +109,11 @@ func (p *socketPort) attach(c *net.UnixConn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		c.Close()
+		_ = c.Close()
 		return
 	}
 	if p.conn != nil {
-		p.conn.Close()
+		_ = p.conn.Close()
 	}
 	p.conn = c
 	// What does not fit into the client's socket stays until the guest prints again.
@@ -151,7 +151,7 @@ func (p *socketPort) detach(c *net.UnixConn) {
 	if p.conn == c {
 		p.conn = nil
 	}
-	c.Close()
+	_ = c.Close()
 }
 
 // send writes without waiting and returns how much the client took.
@@ -192,7 +192,7 @@ func (p *socketPort) close() {
 	p.mu.Lock()
 	p.closed = true
 	if p.conn != nil {
-		p.conn.Close()
+		_ = p.conn.Close()
 	}
 	p.mu.Unlock()
 	_ = p.ln.SetDeadline(time.Unix(1, 0))

@@ -112,7 +112,7 @@ func (p *pty) unlock() error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(sub)
+	defer func() { _ = unix.Close(sub) }()
 	t, err := unix.IoctlGetTermios(sub, unix.TCGETS)
 	if err != nil {
 		return err

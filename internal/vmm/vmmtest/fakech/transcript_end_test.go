@@ -4,6 +4,7 @@
 package fakech
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
@@ -114,8 +115,12 @@ func endTranscripts() []transcript {
 				code int
 				args []string
 			}{
-				{2, nil}, {2, []string{"--bogus"}}, {0, []string{"--help"}}, {0, []string{"--version"}},
-				{1, []string{"--api-socket", e.path("no/api")}}, {2, []string{"--api-socket", e.api, "--cpus", "boot=1"}},
+				{2, nil},
+				{2, []string{"--bogus"}},
+				{0, []string{"--help"}},
+				{0, []string{"--version"}},
+				{1, []string{"--api-socket", e.path("no/api")}},
+				{2, []string{"--api-socket", e.api, "--cpus", "boot=1"}},
 				{1, []string{"--api-socket", e.api, "--event-monitor", "foo=1"}},
 				{2, []string{"--api-socket", e.api, "--seccomp", "maybe"}},
 			} {
@@ -164,7 +169,8 @@ func code(err error) int {
 	if err == nil {
 		return 0
 	}
-	if exit, ok := err.(*exec.ExitError); ok {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
 		return exit.ExitCode()
 	}
 	return -1

@@ -62,7 +62,7 @@ func (d *vsockDevice) keep(c net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended {
-		c.Close()
+		_ = c.Close()
 		return false
 	}
 	d.conns[c] = struct{}{}
@@ -72,11 +72,11 @@ func (d *vsockDevice) keep(c net.Conn) bool {
 
 // Close drops all connections and removes the socket.
 func (d *vsockDevice) Close() error {
-	d.ln.Close()
+	_ = d.ln.Close()
 	d.mu.Lock()
 	d.ended = true
 	for c := range d.conns {
-		c.Close()
+		_ = c.Close()
 	}
 	d.mu.Unlock()
 	d.wg.Wait()
@@ -89,7 +89,7 @@ func (d *vsockDevice) serve(c net.Conn) {
 		d.mu.Lock()
 		delete(d.conns, c)
 		d.mu.Unlock()
-		c.Close()
+		_ = c.Close()
 	}()
 	// Until the guest's driver is up, nothing is answered.
 	up := d.m.guest.up
