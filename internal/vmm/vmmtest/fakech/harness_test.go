@@ -116,7 +116,7 @@ func newEnv(t *testing.T, s subject) *env {
 	// The guest of the transcripts: what the real tiny guest does.
 	e.script = Script{
 		Version: fmt.Sprint(int(s.d)), BootText: ptr(tinyText), SerialCommands: true, Control: true,
-		PowerButton: "ignore", Eject: "hold", NoVsock: true, CheckKernel: true, VhostUserTimeoutMS: 50,
+		PowerButton: "ignore", Eject: "hold", NoVsock: true, CheckKernel: true, CheckTapFDs: true, VhostUserTimeoutMS: 50,
 	}
 	return e
 }

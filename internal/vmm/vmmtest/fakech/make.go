@@ -197,6 +197,15 @@ func (m *machine) makeNet(c *NetConfig) (*node, *chainError) {
 			return nil, failed("Cannot create virtio-net device", "Failed to open taps", osText(err))
 		}
 	}
+	for _, fd := range c.Fds {
+		if !m.v.script.CheckTapFDs {
+			break
+		}
+		if err := tapName(int(fd)); err != nil {
+			return nil, failed("Cannot create virtio-net device", "Using existing tap",
+				"Ioctl failed (2147767506)", osText(err))
+		}
+	}
 	return m.insert(id, "net", held), nil
 }
 

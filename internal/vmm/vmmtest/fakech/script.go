@@ -53,6 +53,9 @@ type Script struct {
 	FailReset bool `json:"fail_reset,omitempty"`
 	// CheckTaps makes a named tap that does not exist an error. By default taps are not looked at.
 	CheckTaps bool `json:"check_taps,omitempty"`
+	// CheckTapFDs makes a descriptor of add-net that is no tap fail, as in the real one. By default any
+	// descriptor will do.
+	CheckTapFDs bool `json:"check_tap_fds,omitempty"`
 	// AllowVFIO accepts VFIO devices whose path exists, without opening /dev/vfio.
 	AllowVFIO bool `json:"allow_vfio,omitempty"`
 	// CheckKernel makes a firmware or kernel that is no ELF or bzImage fail as in the real one. By

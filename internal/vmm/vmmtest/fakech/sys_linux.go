@@ -70,6 +70,15 @@ func peekBytes(c *net.UnixConn, buf []byte) int {
 	return n
 }
 
+// tapName asks a tap for its name and fails on anything else.
+func tapName(fd int) error {
+	var ifreq [40]byte
+	if _, _, no := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TUNGETIFF, uintptr(unsafe.Pointer(&ifreq))); no != 0 {
+		return no
+	}
+	return nil
+}
+
 // dupFD copies a descriptor.
 func dupFD(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3) }
 

@@ -27,6 +27,8 @@ func hungUp(*net.UnixConn) bool { return false }
 
 func peekBytes(*net.UnixConn, []byte) int { return 0 }
 
+func tapName(int) error { return nil }
+
 func dupFD(fd int) (int, error) { return syscall.Dup(fd) }
 
 func resetSignal(syscall.Signal) {}

@@ -165,6 +165,20 @@ func deviceTranscripts() []transcript {
 			e.put("vm.add-vsock", object{"cid": 4, "socket": e.path("other")}).fails(kindInternal,
 				"The vsock device could not be added to the VM", "Too many virtio-vsock devices")
 		}},
+		{"a descriptor that is no tap fails the boot and the NIC is lost", true, func(e *env) {
+			e.start()
+			e.put("vm.create", e.config()).done()
+			r, w, err := os.Pipe()
+			e.must(err)
+			defer r.Close()
+			defer w.Close()
+			e.sendNet(object{"id": "n"}, r).done()
+			e.put("vm.boot").fails(kindInternal, noBoot, manager, "Cannot create virtio-net device", "Using existing tap",
+				"Ioctl failed (2147767506)", "Inappropriate ioctl for device (os error 25)")
+			if e.count("net") != 0 {
+				e.t.Error("the NIC is still configured")
+			}
+		}},
 		{"descriptors of add-net are counted", false, func(e *env) {
 			e.start()
 			e.put("vm.create", e.config()).done()
