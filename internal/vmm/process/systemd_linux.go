@@ -34,6 +34,7 @@ type Systemd struct {
 	log    *slog.Logger
 	w      *watcher
 	dial   func(context.Context) (*godbus.Conn, error)
+	cgroup func(pid int) ([]byte, error) // contents of /proc/PID/cgroup
 	life   context.Context
 	end    context.CancelFunc
 
@@ -65,7 +66,7 @@ func newSystemd(ctx context.Context, opts Options, dial func(context.Context) (*
 	if err != nil {
 		return nil, err
 	}
-	s := &Systemd{bootID: bootID, log: opts.Logger, w: w, dial: dial}
+	s := &Systemd{bootID: bootID, log: opts.Logger, w: w, dial: dial, cgroup: readCgroup}
 	s.life, s.end = context.WithCancel(context.Background())
 	if _, err := s.connect(ctx); err != nil {
 		_ = s.Close()
@@ -398,12 +399,15 @@ func (s *Systemd) FindAll(ctx context.Context, prefix string) ([]Identity, error
 // withUnits adds the unit names, which the cgroup path tells.
 func (s *Systemd) withUnits(ids []Identity, err error) ([]Identity, error) {
 	for i := range ids {
-		raw, err := os.ReadFile(filepath.Join(procRoot, strconv.Itoa(ids[i].PID), "cgroup"))
-		if err == nil {
+		if raw, err := s.cgroup(ids[i].PID); err == nil {
 			ids[i].Unit = unitOf(string(raw))
 		}
 	}
 	return ids, err
+}
+
+func readCgroup(pid int) ([]byte, error) {
+	return os.ReadFile(filepath.Join(procRoot, strconv.Itoa(pid), "cgroup"))
 }
 
 // unitOf finds the service in the contents of /proc/PID/cgroup: the last part
