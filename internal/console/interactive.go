@@ -104,18 +104,27 @@ func typeInto(conn net.Conn, stdin, wake *os.File) error {
 			continue
 		}
 		typed, _, escaped := bytes.Cut(buf[:n], []byte{Escape})
-		if _, err := conn.Write(typed); err != nil || escaped {
-			return nil // a broken connection is told by the one who reads it
+		if !sent(conn, typed) || escaped {
+			return nil
 		}
 	}
 }
 
+// sent says whether p went out. Why a connection broke is told by the one who reads it.
+func sent(conn net.Conn, p []byte) bool {
+	_, err := conn.Write(p)
+	return err == nil
+}
+
 // rawMode hands keys over as they are typed. The function it returns undoes it.
 func rawMode(f *os.File) (restore func(), err error) {
+	if !IsTerminal(f) {
+		return func() {}, nil
+	}
 	fd := int(f.Fd())
 	before, err := unix.IoctlGetTermios(fd, getTermios)
 	if err != nil {
-		return func() {}, nil // no terminal
+		return nil, fmt.Errorf("ask terminal for its settings: %w", err)
 	}
 	raw := *before
 	raw.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON

@@ -119,7 +119,7 @@ func parseAnswer(line string) error {
 	return errors.New(text)
 }
 
-// client connections as seen from Dial and Serve: what a buffer has read too much comes first.
+// buffered is a connection of which a buffer may have read too much; that comes first.
 type buffered struct {
 	net.Conn
 	r *bufio.Reader

@@ -76,6 +76,11 @@ func (g *guest) start() *guest {
 			if g.conn != nil {
 				g.conn.Close()
 			}
+			if g.l != l { // stopped meanwhile
+				conn.Close()
+				g.mu.Unlock()
+				return
+			}
 			g.conn = conn
 			g.mu.Unlock()
 			if first {
