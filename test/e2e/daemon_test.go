@@ -26,7 +26,7 @@ import (
 )
 
 // patience is how long anything may take on a busy host that emulates its guests.
-const patience = 5 * time.Minute
+const patience = 30 * time.Second
 
 const daemonConfig = `apiVersion: config.cloud-hypervisor-provider.ironcore.dev/v1alpha1
 kind: ProviderConfig
@@ -121,6 +121,9 @@ func (d *daemon) dial() {
 		d.t.Fatal(err)
 	}
 	d.conn, d.MachineRuntimeClient = conn, iri.NewMachineRuntimeClient(conn)
+	if _, err := d.Version(d.t.Context(), &iri.VersionRequest{}); err != nil { // also opens the connection
+		d.t.Fatal(err)
+	}
 }
 
 // launch runs the daemon without waiting for anything.
@@ -290,10 +293,16 @@ func (d *daemon) vmm(machine string) int {
 
 func (d *daemon) killVMM(pid int) { _ = syscall.Kill(pid, syscall.SIGKILL) }
 
-// fds counts the daemon's open files.
-func (d *daemon) fds() int {
-	entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", d.cmd.Process.Pid))
-	return len(entries)
+// files lists what the daemon has open.
+func (d *daemon) files() []string {
+	var open []string
+	links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", d.cmd.Process.Pid))
+	for _, link := range links {
+		if target, err := os.Readlink(link); err == nil {
+			open = append(open, target)
+		}
+	}
+	return open
 }
 
 // audit looks for anything that a deleted machine left behind.
@@ -311,6 +320,11 @@ func (d *daemon) audit(fdsBefore int) {
 		d.t.Errorf("network devices left: %v", taps)
 	}
 	if fdsBefore > 0 {
-		d.until("open files as before", func() bool { return d.fds() <= fdsBefore })
+		defer func() {
+			if d.t.Failed() {
+				d.t.Logf("%d open files, %d before: %v", len(d.files()), fdsBefore, d.files())
+			}
+		}()
+		d.until("open files as before", func() bool { return len(d.files()) <= fdsBefore })
 	}
 }

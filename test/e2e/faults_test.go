@@ -24,7 +24,7 @@ func TestTheWholeDaemonKeepsTheContract(t *testing.T) {
 	registryHost, ref := serve(t)
 	d := newDaemon(t, binary, registryHost, fakeBackend(fake).args...)
 	d.start()
-	before := d.fds()
+	before := len(d.files())
 	conformance.Run(t, conformance.Suite{Client: d, Class: "small", Image: ref, Works: true})
 	d.audit(before)
 	d.sigterm()
@@ -177,6 +177,14 @@ func TestAFullDiskRefusesCreateAndHealsByItself(t *testing.T) {
 		d.state(answer.Machine.Metadata.Id, iri.MachineState_MACHINE_RUNNING)
 		return true
 	})
+	list, err := d.ListMachines(t.Context(), &iri.ListMachinesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range list.Machines {
+		d.gone(m.Metadata.Id)
+	}
+	d.audit(0)
 	d.sigterm()
 }
 

@@ -163,7 +163,7 @@ func TestFromCreateMachineToABootedGuestAndBack(t *testing.T) {
 
 // life is one machine from its creation to its deletion, with everything happening to it in between.
 func life(t *testing.T, d *daemon, b backend, ref string) {
-	before := d.fds()
+	before := len(d.files())
 	id := d.create(newMachine(ref, "life"))
 	d.state(id, iri.MachineState_MACHINE_RUNNING)
 	d.says(id, b.login, 1)
