@@ -42,7 +42,9 @@ type Error struct {
 	Kind    Kind
 	Field   string // path of the offending field in the request, such as "spec.volumes[1].name"; may be empty
 	Message string // for a person; never holds secrets
-	Err     error  // cause; may be nil
+	Err     error  // cause, told after Message; may be nil
+
+	cause error // cause that Message tells already
 }
 
 // Error returns field, message and cause, joined by colons.
@@ -58,12 +60,17 @@ func (e *Error) Error() string {
 }
 
 // Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error {
+	if e.Err != nil {
+		return e.Err
+	}
+	return e.cause
+}
 
 // Errorf makes an error of a kind. A %w verb is honoured.
 func Errorf(kind Kind, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Kind: kind, Message: err.Error(), Err: nil, Field: ""}
+	return &Error{Kind: kind, Message: err.Error(), cause: err}
 }
 
 // Wrap adds a kind and a verb phrase ("open store") to a cause; nil stays nil.

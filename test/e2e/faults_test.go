@@ -47,7 +47,7 @@ func TestAKillOfTheDaemonAtAnyStepConverges(t *testing.T) {
 			d := newDaemon(t, binary, registryHost, fakeBackend(fake).args...)
 			d.env = []string{"CHP_FAILPOINTS=" + point + "=kill"}
 			d.start()
-			id := d.create(newMachine(ref, "killed"))
+			id := d.createUnlessKilled(newMachine(ref, "killed"))
 			if deletes(point) {
 				d.state(id, iri.MachineState_MACHINE_RUNNING)
 				_, _ = d.DeleteMachine(t.Context(), &iri.DeleteMachineRequest{MachineId: id}) // the answer may be lost
@@ -56,6 +56,11 @@ func TestAKillOfTheDaemonAtAnyStepConverges(t *testing.T) {
 			d.env = nil
 			d.start()
 			if !deletes(point) {
+				if again := d.create(newMachine(ref, "killed")); id != "" && again != id {
+					t.Errorf("asked again, another machine was made: %s and %s", id, again)
+				} else {
+					id = again
+				}
 				d.state(id, iri.MachineState_MACHINE_RUNNING)
 				d.until("one VMM", func() bool { return len(d.vmms(id)) == 1 })
 				_, err := d.DeleteMachine(t.Context(), &iri.DeleteMachineRequest{MachineId: id})
@@ -68,6 +73,15 @@ func TestAKillOfTheDaemonAtAnyStepConverges(t *testing.T) {
 			d.sigterm()
 		})
 	}
+}
+
+// createUnlessKilled is create for a daemon that may die before it answers; the id is then empty.
+func (d *daemon) createUnlessKilled(m *iri.Machine) string {
+	answer, err := d.CreateMachine(d.t.Context(), &iri.CreateMachineRequest{Machine: m})
+	if err != nil && status.Code(err) != codes.Unavailable {
+		d.t.Fatal(err)
+	}
+	return answer.GetMachine().GetMetadata().GetId()
 }
 
 // deletes reports whether a step is reached by a deletion alone.
@@ -118,7 +132,7 @@ func TestAnImageThatDoesNotExistIsToldAndRetried(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
-	d := newDaemon(t, binary, server.Host(), fakeBackend(fake).args...)
+	d := newDaemon(t, binary, server.Host(), append(fakeBackend(fake).args, "--reconcile-max-backoff", "2s")...)
 	d.start()
 	id := d.create(newMachine(server.Host()+"/test/guest:1", "late"))
 	d.until("the condition says why", func() bool {
