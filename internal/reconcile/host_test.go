@@ -110,7 +110,7 @@ func (d driver) Prepare(context.Context, vmm.Config) (process.Spec, error) {
 }
 func (d driver) Cleanup(context.Context, vmm.Ref) error { return nil }
 
-func (d driver) Connect(ctx context.Context, ref vmm.Ref) (vmm.VM, error) {
+func (d driver) Connect(_ context.Context, ref vmm.Ref) (vmm.VM, error) {
 	d.h.mu.Lock()
 	defer d.h.mu.Unlock()
 	g := d.h.living(ref.MachineID)

@@ -235,7 +235,7 @@ func (r *Reconciler) run(ctx context.Context, id string, steps []Step) (wait tim
 		r.o.Observe(step.Name, took, err)
 		var pending *pendingError
 		if errors.As(err, &pending) {
-			return pending.wait, r.progress(ctx, id, step, pending)
+			return pending.wait, r.progress(ctx, id, pending)
 		}
 		if err != nil {
 			return 0, r.report(ctx, id, string(step.Name), fmt.Errorf("%s: %w", step, err))

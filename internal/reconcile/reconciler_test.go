@@ -274,9 +274,7 @@ func TestAMachineWaitsForItsImageAndIsWokenByIt(t *testing.T) {
 func TestOneStuckMachineDoesNotHoldAnother(t *testing.T) {
 	h := newHost()
 	d := newDaemon(t, h)
-	d.start(func(ctx context.Context, s StepName, _ string) error {
-		return nil
-	})
+	d.start(nil)
 	h.fail("volume", errors.New("broken disk"))
 	d.create(one)
 	d.until("failing", one, func(m *machine.Machine) bool {

@@ -109,7 +109,7 @@ func (r *Reconciler) report(ctx context.Context, id, where string, failure error
 }
 
 // progress shows what a machine waits for.
-func (r *Reconciler) progress(ctx context.Context, id string, step Step, p *pendingError) error {
+func (r *Reconciler) progress(ctx context.Context, id string, p *pendingError) error {
 	m, err := r.o.Store.Get(id)
 	if err != nil {
 		return err
