@@ -25,8 +25,16 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
 )
 
-// patience is how long anything may take on a busy host that emulates its guests.
-const patience = 30 * time.Second
+// patience is how long anything may take on a busy host that emulates its guests; $CHP_E2E_PATIENCE where even that is
+// not enough.
+var patience = patienceOf(os.Getenv("CHP_E2E_PATIENCE"))
+
+func patienceOf(text string) time.Duration {
+	if d, err := time.ParseDuration(text); err == nil {
+		return d
+	}
+	return 30 * time.Second
+}
 
 const daemonConfig = `apiVersion: config.cloud-hypervisor-provider.ironcore.dev/v1alpha1
 kind: ProviderConfig

@@ -42,8 +42,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// programs builds the programs under test, or takes those in $CHP_E2E_BIN_DIR, for a machine without a compiler.
 func programs(t *testing.T) (daemon, failpoint, fake string) {
 	t.Helper()
+	if dir := os.Getenv("CHP_E2E_BIN_DIR"); dir != "" {
+		return filepath.Join(dir, "daemon"), filepath.Join(dir, "daemon-failpoints"), filepath.Join(dir, "fake-cloud-hypervisor")
+	}
 	built.once.Do(func() {
 		if built.dir, built.err = os.MkdirTemp("", "chp-bin"); built.err != nil {
 			return
@@ -88,9 +92,13 @@ func backends(t *testing.T) []backend {
 		t.Logf("NOT RUN on the real Cloud Hypervisor %s: %s", real.Version, kvm.Reason)
 		return list
 	}
-	return append(list, backend{
-		name: "cloud-hypervisor", args: []string{"--hypervisor", "cloud-hypervisor"}, guest: true, login: "guest: ready login:",
-	})
+	onReal := []string{"--hypervisor", "cloud-hypervisor"}
+	return append(list,
+		backend{name: "cloud-hypervisor", args: onReal, guest: true, login: "guest: ready login:"},
+		backend{
+			name: "cloud-hypervisor with a config disk", args: append(onReal, "--hypervisor-ignition", "disk"),
+			guest: true, login: "guest: ready login:",
+		})
 }
 
 func fakeBackend(fake string) backend {
@@ -112,7 +120,7 @@ func serve(t *testing.T) (host, ref string) {
 
 func push(t *testing.T, host string) string {
 	t.Helper()
-	files, err := guest.Build(t.Context(), guest.Options{CacheDir: guest.DefaultCacheDir()})
+	files, err := testGuest(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,6 +129,14 @@ func push(t *testing.T, host string) string {
 		t.Fatal(err)
 	}
 	return ref
+}
+
+// testGuest builds the guest, or takes the one in $CHP_GUEST_DIR.
+func testGuest(ctx context.Context) (guest.Files, error) {
+	if dir := os.Getenv("CHP_GUEST_DIR"); dir != "" {
+		return guest.Open(dir)
+	}
+	return guest.Build(ctx, guest.Options{CacheDir: guest.DefaultCacheDir()})
 }
 
 const payload = `{"ignition":{"version":"3.4.0"},"note":"read back from the guest"}`

@@ -51,18 +51,19 @@ func Build(ctx context.Context, o Options) (Files, error) {
 		return Files{}, fmt.Errorf("build guest: %w", err)
 	}
 	defer unlock()
-	if files, err := open(dir); err == nil {
+	if files, err := Open(dir); err == nil {
 		o.Logger.Info("guest is in the cache", "dir", dir, "kernel", files.KernelVersion)
 		return files, nil
 	}
 	if err := produce(ctx, o, in, dir); err != nil {
 		return Files{}, fmt.Errorf("build guest: %w", err)
 	}
-	return open(dir)
+	return Open(dir)
 }
 
-// open returns the finished guest in dir.
-func open(dir string) (Files, error) {
+// Open returns the finished guest in a directory that Build made, or in a copy of one. It is for places where nothing
+// can be built.
+func Open(dir string) (Files, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, fileInfo))
 	if err != nil {
 		return Files{}, err
@@ -119,6 +120,9 @@ func cacheKey(o Options, in inputs) (string, error) {
 	if err := hashSources(h, in.initDir); err != nil {
 		return "", err
 	}
+	if len(o.Modules) > 0 {
+		fmt.Fprintf(h, "modules %q\n", o.Modules)
+	}
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
@@ -157,7 +161,7 @@ func produce(ctx context.Context, o Options, in inputs, dir string) error {
 		do   func() error
 	}{
 		{"kernel", func() error { return writeKernels(ctx, o.Arch, in.kernel.image, tmp) }},
-		{"initramfs", func() error { return writeInitramfs(ctx, o.Arch, in, tmp) }},
+		{"initramfs", func() error { return writeInitramfs(ctx, o, in, tmp) }},
 		{"root disk", func() error { return makeRootDisk(ctx, filepath.Join(tmp, fileRootDisk), o.RootBytes) }},
 	} {
 		began := time.Now()
@@ -218,12 +222,12 @@ func writeKernels(ctx context.Context, arch, image, dir string) error {
 	return writeFileSynced(filepath.Join(dir, fileVMLinux), plain)
 }
 
-func writeInitramfs(ctx context.Context, arch string, in inputs, dir string) error {
-	binary, err := compileInit(ctx, arch, in.initDir, dir)
+func writeInitramfs(ctx context.Context, o Options, in inputs, dir string) error {
+	binary, err := compileInit(ctx, o.Arch, in.initDir, dir)
 	if err != nil {
 		return err
 	}
-	boot, vfat, err := collectModules(ctx, in.kernel.modules)
+	boot, vfat, err := collectModules(ctx, in.kernel.modules, o.Modules)
 	if err != nil {
 		return err
 	}

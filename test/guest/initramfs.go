@@ -39,13 +39,13 @@ type initramfsParts struct {
 	vfat    []moduleFile
 }
 
-// collectModules resolves both module lists of the guest.
-func collectModules(ctx context.Context, dir string) (boot, vfat []moduleFile, err error) {
+// collectModules resolves both module lists of the guest; more go to the first.
+func collectModules(ctx context.Context, dir string, more []string) (boot, vfat []moduleFile, err error) {
 	tree, err := openModuleTree(dir)
 	if err != nil {
 		return nil, nil, err
 	}
-	if boot, err = tree.resolve(ctx, bootModules()); err != nil {
+	if boot, err = tree.resolve(ctx, append(bootModules(), required(more...)...)); err != nil {
 		return nil, nil, err
 	}
 	if vfat, err = tree.resolve(ctx, vfatModules()); err != nil {

@@ -51,6 +51,8 @@ type Options struct {
 	InitDir string
 	// RootBytes is the size of the root disk in bytes; default DefaultRootBytes, at least 8 MiB, whole MiB.
 	RootBytes int64
+	// Modules are more kernel modules to load at each boot, by name; an error says which the kernel does not have.
+	Modules []string
 	// Logger tells what is built and how long it took; default: silent.
 	Logger *slog.Logger
 }

@@ -1,0 +1,154 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package nested
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/test/guest"
+)
+
+const (
+	// memoryMiB and cpus are those of the emulated machine: enough for three guests and all files, which are in its
+	// memory. More processors than two make the emulation less stable, not faster.
+	memoryMiB = 2560
+	cpus      = 2
+
+	readyMarker = "guest: ready login:"
+	script      = "/nested/run"
+)
+
+// exitMarker is what the script says last. The script's text does not match it, so that an echo of it is no end.
+var exitMarker = regexp.MustCompile(`nested: ended with ([0-9]+)`)
+
+// ErrMachineDied says that the emulated machine ended or fell silent before the commands did. That is a matter of the
+// emulator, so the whole run may be repeated.
+var ErrMachineDied = errors.New("the emulated machine died")
+
+// Options describes an emulated machine with KVM.
+type Options struct {
+	// QEMU is the emulator, 7.2 or newer. Required.
+	QEMU string
+	// Guest is the guest to boot, built with Modules. Required.
+	Guest guest.Files
+	// Files are copied into the machine: path there -> path here. They keep their permissions.
+	Files map[string]string
+	// Commands are run by a shell, one after the other, until one fails.
+	Commands []string
+	// Line gets each line of the console. Required.
+	Line func(text string)
+	// Silence is how long the console may be silent before the machine counts as dead; default 6 minutes.
+	Silence time.Duration
+}
+
+// Modules are the kernel modules that the guest needs to be a host.
+func Modules() []string { return []string{"kvm", "kvm_amd", "tun"} }
+
+// Run boots the machine, runs the commands in it and returns the exit status of the last that ran. Nothing of the
+// machine is left when it returns.
+func Run(ctx context.Context, o Options) (status int, err error) {
+	if o.Silence == 0 {
+		o.Silence = 6 * time.Minute
+	}
+	dir, err := os.MkdirTemp("", "chp-nested")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	archive := filepath.Join(dir, "initramfs")
+	if err := o.pack(archive); err != nil {
+		return 0, fmt.Errorf("pack files for the emulated machine: %w", err)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	cmd := exec.CommandContext(ctx, o.QEMU, "-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max",
+		"-smp", strconv.Itoa(cpus), "-m", strconv.Itoa(memoryMiB), "-nodefaults", "-no-user-config", "-nographic",
+		"-no-reboot", "-serial", "stdio", "-kernel", o.Guest.VMLinux, "-initrd", archive,
+		"-append", guest.DefaultCommandLine("amd64"))
+	cmd.WaitDelay = 10 * time.Second
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return 0, err
+	}
+	console, terminal := io.Pipe()
+	cmd.Stdout, cmd.Stderr = terminal, terminal
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("start the emulated machine: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		err := cmd.Wait()
+		_ = terminal.Close()
+		ended <- err
+	}()
+	silence := time.AfterFunc(o.Silence, func() { cancel(fmt.Errorf("%w: silent for %v", ErrMachineDied, o.Silence)) })
+	status, over := o.follow(console, stdin, func() { silence.Reset(o.Silence) })
+	silence.Stop()
+	_ = console.Close() // what is said from now on blocks nobody
+	switch cause := context.Cause(ctx); {
+	case over:
+		cancel(nil)
+		<-ended
+		return status, nil
+	case cause != nil:
+		<-ended
+		return 0, cause
+	default:
+		return 0, fmt.Errorf("%w: %w", ErrMachineDied, errors.Join(<-ended, errors.New("before its commands ended")))
+	}
+}
+
+// pack writes the initramfs with all files and the script.
+func (o Options) pack(path string) error {
+	var overlay guest.Overlay
+	for name, source := range o.Files {
+		info, err := os.Stat(source)
+		if err != nil {
+			return err
+		}
+		overlay.File(name, source, info.Mode())
+	}
+	overlay.Text(script, "set -e\ntrap 'echo \"nested: ended\" with $?' EXIT\n"+strings.Join(o.Commands, "\n")+"\n", 0o755)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(overlay.Append(f, o.Guest.Initramfs), f.Close())
+}
+
+// follow types the command once there is a shell and reads the console to the end; over says that the script ended.
+func (o Options) follow(console io.Reader, keyboard io.Writer, alive func()) (status int, over bool) {
+	lines := bufio.NewReader(console)
+	for {
+		line, err := lines.ReadString('\n')
+		if line = strings.TrimRight(line, "\r\n"); line != "" {
+			alive()
+			o.Line(line)
+		}
+		if err != nil {
+			return 0, false
+		}
+		if strings.Contains(line, readyMarker) && !over {
+			if _, err := fmt.Fprintf(keyboard, "sh %s\n", script); err != nil {
+				return 0, false
+			}
+		}
+		if m := exitMarker.FindStringSubmatch(line); m != nil {
+			if status, err = strconv.Atoi(m[1]); err == nil {
+				return status, true
+			}
+		}
+	}
+}
