@@ -4,6 +4,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -35,7 +36,9 @@ type host struct {
 	nics     map[string]bool
 	failing  map[string]error // by call, such as "boot"
 	starts   int
-	identity string // what inspect answers as machine, "" = the truth
+	identity string         // what inspect answers as machine, "" = the truth
+	booted   func(*guest)   // what becomes of a guest right after its boot; may be nil
+	asked    map[string]int // calls to VMMs, by name
 }
 
 type guest struct {
@@ -49,7 +52,7 @@ type guest struct {
 func newHost() *host {
 	h := &host{
 		world: processtest.NewWorld(), guests: map[string]*guest{}, volumes: map[string]int{}, nics: map[string]bool{},
-		failing: map[string]error{},
+		failing: map[string]error{}, asked: map[string]int{},
 	}
 	h.world.OnStart(func(spec process.Spec, id process.Identity) {
 		h.mu.Lock()
@@ -98,9 +101,12 @@ func (h *host) fail(call string, err error) {
 	h.failing[call] = err
 }
 
-type driver struct{ h *host }
+type driver struct {
+	h    *host
+	name string // "" = imaginary
+}
 
-func (d driver) Name() string { return "imaginary" }
+func (d driver) Name() string { return cmp.Or(d.name, "imaginary") }
 func (d driver) Capabilities() vmm.Capabilities {
 	return vmm.Capabilities{Ignition: []vmm.IgnitionTransport{vmm.IgnitionFWCfg}}
 }
@@ -134,6 +140,7 @@ type vm struct {
 func (v *vm) call(name string, fn func(*guest) error) error {
 	v.h.mu.Lock()
 	defer v.h.mu.Unlock()
+	v.h.asked[name]++
 	if err := v.h.failing[name]; err != nil {
 		return err
 	}
@@ -178,6 +185,9 @@ func (v *vm) Boot(context.Context) error {
 		if g.state != vmm.StateRunning {
 			g.state = vmm.StateRunning
 			g.boots++
+			if v.h.booted != nil {
+				v.h.booted(g)
+			}
 		}
 		return nil
 	})
@@ -262,12 +272,13 @@ func (p nics) Delete(_ context.Context, req network.Request) error {
 type images struct {
 	mu  sync.Mutex
 	err error
+	of  string // the reference that err is about, "" = all
 }
 
-func (i *images) Get(context.Context, string) (*image.Image, error) {
+func (i *images) Get(_ context.Context, ref string) (*image.Image, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.err != nil {
+	if i.err != nil && (i.of == "" || i.of == ref) {
 		return nil, i.err
 	}
 	return &image.Image{
@@ -295,6 +306,7 @@ type told struct {
 	mu      sync.Mutex
 	reasons []string
 	texts   []string
+	on      func(reason, text string) // called with each; may be nil
 }
 
 func (e *told) Event(_ *machine.Machine, _, reason, _, message string) {
@@ -302,6 +314,9 @@ func (e *told) Event(_ *machine.Machine, _, reason, _, message string) {
 	defer e.mu.Unlock()
 	e.reasons = append(e.reasons, reason)
 	e.texts = append(e.texts, message)
+	if e.on != nil {
+		e.on(reason, message)
+	}
 }
 
 func (e *told) has(reason string) bool {
@@ -323,6 +338,7 @@ type daemon struct {
 	images *images
 	told   *told
 	dir    string
+	tweak  func(*Options) // of the lives that begin from now on; may be nil
 	r      *Reconciler
 	stop   func()
 }
@@ -349,12 +365,15 @@ func (d *daemon) start(failpoint func(context.Context, StepName, string) error) 
 		d.t.Fatal(err)
 	}
 	sup := processtest.NewFake(d.h.world)
-	d.r, err = New(Options{
-		Store: d.store, Driver: driver{d.h}, Supervisor: sup, Images: d.images, Volumes: []volume.Plugin{volumes{d.h}},
+	o := Options{
+		Store: d.store, Driver: driver{h: d.h}, Supervisor: sup, Images: d.images, Volumes: []volume.Plugin{volumes{d.h}},
 		Network: nics{d.h}, Consoles: consoles{}, Events: d.told, StateDir: d.dir, RuntimeDir: d.dir,
 		Workers: 4, MaxBackoff: 200 * time.Millisecond, Failpoint: failpoint,
-	})
-	if err != nil {
+	}
+	if d.tweak != nil {
+		d.tweak(&o)
+	}
+	if d.r, err = New(o); err != nil {
 		d.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(d.t.Context())

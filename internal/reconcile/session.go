@@ -228,14 +228,9 @@ func (r *Reconciler) inspect(ctx context.Context, id string, s *session) (vmm.Ob
 }
 
 // adopt finds the recorded process again after a restart of the daemon. A nil session without error means that the
-// returned state holds.
+// returned state holds. The driver is needed last: that a process is gone can be proven without it.
 func (r *Reconciler) adopt(ctx context.Context, m *machine.Machine) (*session, ProcessState, error) {
 	rec := m.Record.VMM
-	driver, ok := r.o.Drivers[rec.Driver]
-	if !ok {
-		return nil, "", machine.Errorf(machine.Unavailable,
-			"the VMM was started by driver %q, which is not available now", rec.Driver)
-	}
 	id := rec.Process
 	if id == nil {
 		found, err := r.o.Supervisor.Find(ctx, rec.Marker)
@@ -262,6 +257,11 @@ func (r *Reconciler) adopt(ctx context.Context, m *machine.Machine) (*session, P
 	}
 	if err != nil {
 		return nil, "", fmt.Errorf("adopt VMM process: %w", err)
+	}
+	driver, ok := r.o.Drivers[rec.Driver]
+	if !ok {
+		return nil, "", machine.Errorf(machine.Unavailable,
+			"the VMM was started by driver %q, which is not available now", rec.Driver)
 	}
 	r.o.Logger.Info("VMM adopted", "machine", m.ID, "pid", id.PID)
 	return r.hold(m.ID, driver, proc), ProcessAlive, nil
