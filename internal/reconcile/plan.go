@@ -130,7 +130,7 @@ func planDeletion(v View) Plan {
 func planRun(v View) Plan {
 	r := &v.Machine.Record
 	if v.Process == ProcessNone {
-		if wait := r.RestartAt.Sub(v.Now); wait > 0 {
+		if wait := restartWait(v); wait > 0 {
 			return Plan{Wait: wait}
 		}
 		return Plan{Steps: append(planPrepare(v.Machine),
@@ -150,13 +150,22 @@ func planRun(v View) Plan {
 		if r.VMM.BootedAt != nil { // it ran, and nobody asked for its end
 			return Plan{Steps: []Step{{Name: StepGuestStopped}}}
 		}
-		if wait := r.RestartAt.Sub(v.Now); wait > 0 {
+		if wait := restartWait(v); wait > 0 {
 			return Plan{Wait: wait}
 		}
 		// Half-created by an earlier try is put right by create.
 		return Plan{Steps: append(planPrepare(v.Machine), Step{Name: StepVMMCreate}, Step{Name: StepVMMBoot})}
 	}
 	return Plan{Steps: []Step{{Name: StepVMMBoot}}}
+}
+
+// restartWait is how long a restart has to wait. More than any delay is means that the clock was set back.
+func restartWait(v View) time.Duration {
+	wait := v.Machine.Record.RestartAt.Sub(v.Now)
+	if wait > DefaultMaxBackoff {
+		return 0
+	}
+	return wait
 }
 
 // planPrepare lists what must be there before a VMM starts. All of it is listed each time: the steps find out

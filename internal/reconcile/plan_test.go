@@ -48,6 +48,8 @@ func TestPlansSayWhatIsStillNeeded(t *testing.T) {
 		{name: "a guest that cannot go on is ended", desired: full, record: record(machine.VMMRecord{BootedAt: ago(time.Minute)}), process: ProcessAlive, vm: vmm.StateFailed, steps: []string{"vmm.kill"}},
 		{name: "a VMM that ended is reaped", desired: full, record: record(machine.VMMRecord{}), process: ProcessGone, steps: []string{"vmm.reap"}},
 		{name: "a restart waits for its time", desired: full, record: machine.Record{RestartAt: now.Add(4 * time.Second)}, process: ProcessNone, wait: 4 * time.Second},
+		{name: "a clock set back does not hold a restart up", desired: full, record: machine.Record{RestartAt: now.Add(time.Hour)}, process: ProcessNone, steps: with("vmm.launch", "vmm.create", "vmm.boot")},
+		{name: "nor that of a guest in its VMM", desired: full, record: machine.Record{RestartAt: now.Add(time.Hour), VMM: &machine.VMMRecord{}}, process: ProcessAlive, vm: vmm.StateIdle, steps: with("vmm.create", "vmm.boot")},
 		{name: "a spawn that was cut off may yet appear", desired: full, record: record(machine.VMMRecord{LaunchedAt: *ago(time.Second)}), process: ProcessIntended, wait: 2 * time.Second},
 		{name: "a spawn that never appeared is cleared", desired: full, record: record(machine.VMMRecord{LaunchedAt: *ago(time.Minute)}), process: ProcessIntended, steps: []string{"vmm.reap"}},
 		{name: "a clock set back does not make it wait", desired: full, record: record(machine.VMMRecord{LaunchedAt: now.Add(time.Hour)}), process: ProcessIntended, steps: []string{"vmm.reap"}},
