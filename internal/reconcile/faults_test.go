@@ -4,6 +4,8 @@
 package reconcile
 
 import (
+	"context"
+	"sync"
 	"testing"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
@@ -33,5 +35,29 @@ func TestAVMMThatIsGoneIsReapedThoughItsDriverIsGoneToo(t *testing.T) {
 		if left := h.leaks(); len(left) > 0 {
 			t.Errorf("left behind: %v", left)
 		}
+	}
+}
+
+func TestAWishThatChangesWhileAMachineStartsIsHeardBeforeTheVMMIsLaunched(t *testing.T) {
+	for name, change := range map[string]func(*daemon){
+		"deleted":     func(d *daemon) { d.remove(one) },
+		"powered off": func(d *daemon) { d.want(one, func(want *machine.Desired) { want.Power = machine.PowerOff }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost()
+			d := newDaemon(t, h)
+			var once sync.Once
+			d.start(func(_ context.Context, s StepName, when string) error {
+				if s == StepVolumePrepare && when == "before" {
+					once.Do(func() { change(d) })
+				}
+				return nil
+			})
+			d.create(one)
+			d.until("settled", one, func(m *machine.Machine) bool { return m == nil || m.Record.State == machine.Suspended })
+			if h.starts != 0 {
+				t.Errorf("a VMM was launched for a machine that was %s before", name)
+			}
+		})
 	}
 }

@@ -24,12 +24,16 @@ type Reconciler struct {
 	sessions map[string]*session
 	failures map[string]int             // failed rounds in a row, by machine
 	waiting  map[string]map[string]bool // machines that wait for an image, by reference
-	seen     map[string]seenDesired     // what of a machine was last queued for
+	seen     map[string]seenDesired     // what of a machine's wish it was last queued for
 }
 
 type seenDesired struct {
 	generation int64
 	deleting   bool
+}
+
+func seenOf(m *machine.Machine) seenDesired {
+	return seenDesired{generation: m.Desired.Generation, deleting: m.Desired.Deleting()}
 }
 
 // New makes a Reconciler; Run starts it.
@@ -75,7 +79,7 @@ func (r *Reconciler) Changed(id string, m *machine.Machine) {
 		r.mu.Unlock()
 		return
 	}
-	now := seenDesired{generation: m.Desired.Generation, deleting: m.Desired.Deleting()}
+	now := seenOf(m)
 	r.mu.Lock()
 	before, known := r.seen[id]
 	r.seen[id] = now
@@ -214,7 +218,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, id string) (time.Duration, e
 		if len(plan.Steps) == 0 {
 			return plan.Wait, r.publish(ctx, view)
 		}
-		wait, err := r.run(ctx, id, plan.Steps)
+		wait, err := r.run(ctx, view.Machine, plan.Steps)
 		if err != nil || wait > 0 {
 			return wait, err
 		}
@@ -222,12 +226,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, id string) (time.Duration, e
 	return 0, errRounds
 }
 
-// run does the steps in order. wait > 0 means that a step has to wait for something and says how long at most.
-func (r *Reconciler) run(ctx context.Context, id string, steps []Step) (wait time.Duration, err error) {
+// run does the steps in order. wait > 0 means that a step has to wait for something and says how long at most. When
+// the wish for which they were planned has changed, what is left of them is not done: a machine whose deletion was asked
+// for while its image was copied must not be started first.
+func (r *Reconciler) run(ctx context.Context, planned *machine.Machine, steps []Step) (wait time.Duration, err error) {
+	id := planned.ID
 	for _, step := range steps {
 		m, err := r.o.Store.Get(id)
 		if err != nil {
 			return 0, err
+		}
+		if seenOf(m) != seenOf(planned) {
+			return 0, nil
 		}
 		start := r.o.Now()
 		err = r.step(ctx, m, step)
