@@ -61,3 +61,25 @@ func TestAWishThatChangesWhileAMachineStartsIsHeardBeforeTheVMMIsLaunched(t *tes
 		})
 	}
 }
+
+func TestADeletionDoesNotWaitForACopy(t *testing.T) {
+	h := newHost()
+	d := newDaemon(t, h)
+	copying := make(chan struct{})
+	var once sync.Once
+	d.start(func(ctx context.Context, s StepName, when string) error {
+		if s != StepVolumePrepare || when != "before" {
+			return nil
+		}
+		once.Do(func() { close(copying) })
+		<-ctx.Done() // as a copy of many GiB would
+		return ctx.Err()
+	})
+	d.create(one)
+	<-copying
+	d.remove(one)
+	d.gone(one)
+	if d.told.has("StepFailed") {
+		t.Error("the end of the copy was told as a failure")
+	}
+}

@@ -22,9 +22,10 @@ type Reconciler struct {
 
 	mu       sync.Mutex
 	sessions map[string]*session
-	failures map[string]int             // failed rounds in a row, by machine
-	waiting  map[string]map[string]bool // machines that wait for an image, by reference
-	seen     map[string]seenDesired     // what of a machine's wish it was last queued for
+	failures map[string]int                // failed rounds in a row, by machine
+	waiting  map[string]map[string]bool    // machines that wait for an image, by reference
+	seen     map[string]seenDesired        // what of a machine's wish it was last queued for
+	copies   map[string]context.CancelFunc // end the preparation of a volume under way, by machine
 }
 
 type seenDesired struct {
@@ -44,6 +45,7 @@ func New(o Options) (*Reconciler, error) {
 	return &Reconciler{
 		o: o, queue: NewQueue(o.Now), sessions: map[string]*session{}, failures: map[string]int{},
 		waiting: map[string]map[string]bool{}, seen: map[string]seenDesired{},
+		copies: map[string]context.CancelFunc{},
 	}, nil
 }
 
@@ -83,6 +85,9 @@ func (r *Reconciler) Changed(id string, m *machine.Machine) {
 	r.mu.Lock()
 	before, known := r.seen[id]
 	r.seen[id] = now
+	if stop := r.copies[id]; stop != nil && now.deleting {
+		stop() // nobody wants that volume any more, and a copy may take long
+	}
 	r.mu.Unlock()
 	if !known || before != now {
 		r.queue.Add(id)
@@ -232,16 +237,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, id string) (time.Duration, e
 func (r *Reconciler) run(ctx context.Context, planned *machine.Machine, steps []Step) (wait time.Duration, err error) {
 	id := planned.ID
 	for _, step := range steps {
-		m, err := r.o.Store.Get(id)
-		if err != nil {
-			return 0, err
-		}
-		if seenOf(m) != seenOf(planned) {
+		start := r.o.Now()
+		changed, err := r.runOne(ctx, planned, step)
+		took := r.o.Now().Sub(start)
+		if changed {
 			return 0, nil
 		}
-		start := r.o.Now()
-		err = r.step(ctx, m, step)
-		took := r.o.Now().Sub(start)
 		r.o.Observe(step.Name, took, err)
 		var pending *pendingError
 		if errors.As(err, &pending) {
@@ -253,6 +254,35 @@ func (r *Reconciler) run(ctx context.Context, planned *machine.Machine, steps []
 		r.o.Logger.Info("step done", "machine", id, "step", step.Name, "target", step.Target, "took", took)
 	}
 	return 0, nil
+}
+
+// runOne does one step. changed means that it was not done, or not to its end, since the wish has changed.
+func (r *Reconciler) runOne(ctx context.Context, planned *machine.Machine, step Step) (changed bool, err error) {
+	sctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if step.Name == StepVolumePrepare { // before the wish is read, so that no change of it falls between
+		r.setCopy(planned.ID, stop)
+		defer r.setCopy(planned.ID, nil)
+	}
+	m, err := r.o.Store.Get(planned.ID)
+	if err != nil {
+		return false, err
+	}
+	if seenOf(m) != seenOf(planned) {
+		return true, nil
+	}
+	err = r.step(sctx, m, step)
+	return err != nil && sctx.Err() != nil && ctx.Err() == nil, err
+}
+
+func (r *Reconciler) setCopy(id string, stop context.CancelFunc) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if stop == nil {
+		delete(r.copies, id)
+		return
+	}
+	r.copies[id] = stop
 }
 
 // String returns "name" or "name(target)".
