@@ -5,10 +5,16 @@ package reconcile
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/store"
 )
 
 func TestAVMMThatIsGoneIsReapedThoughItsDriverIsGoneToo(t *testing.T) {
@@ -59,6 +65,38 @@ func TestAWishThatChangesWhileAMachineStartsIsHeardBeforeTheVMMIsLaunched(t *tes
 				t.Errorf("a VMM was launched for a machine that was %s before", name)
 			}
 		})
+	}
+}
+
+// TestAStartThatFailsKeepsSayingWhy has no VMM that can be started, and watches what a client is told meanwhile.
+func TestAStartThatFailsKeepsSayingWhy(t *testing.T) {
+	t.Parallel()
+	h := newHost()
+	for range 100 {
+		h.world.FailStarts(errors.New("no such program"))
+	}
+	d := newDaemon(t, h)
+	var launches atomic.Int32
+	d.told.on = func(reason, text string) {
+		if reason == "StepFailed" && strings.Contains(text, "no such program") {
+			launches.Add(1)
+		}
+	}
+	d.start(nil)
+	watch := d.store.Watch(t.Context(), store.WatchOptions{})
+	defer watch.Close()
+	d.create(one)
+	var reasons []string
+	for launches.Load() < 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, m, err := watch.Next(ctx)
+		cancel()
+		if err == nil && len(m.Record.Conditions) > 0 {
+			reasons = append(reasons, m.Record.Conditions[0].Reason)
+		}
+	}
+	if slices.Contains(reasons, string(machine.Pending)) || !slices.Contains(reasons, string(StepVMMLaunch)) {
+		t.Errorf("the condition read, one after the other: %q", reasons)
 	}
 }
 

@@ -153,7 +153,7 @@ func (r *Reconciler) work(ctx context.Context) {
 		case wait > 0:
 			r.queue.AddAfter(id, wait)
 		}
-		if err == nil {
+		if err == nil && wait == 0 { // one that waits is not as wanted yet: a failed start must not begin from 0 each time
 			r.mu.Lock()
 			delete(r.failures, id)
 			r.mu.Unlock()
@@ -220,6 +220,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, id string) (time.Duration, e
 			return 0, r.report(ctx, id, "observe", fmt.Errorf("observe: %w", err))
 		}
 		plan := MakePlan(view)
+		if len(plan.Steps) == 0 && view.Process == ProcessIntended {
+			return plan.Wait, nil // nothing new is known: why the start failed stays to be seen
+		}
 		if len(plan.Steps) == 0 {
 			return plan.Wait, r.publish(ctx, view)
 		}
