@@ -15,6 +15,7 @@ import (
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/store"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 )
 
 func TestAVMMThatIsGoneIsReapedThoughItsDriverIsGoneToo(t *testing.T) {
@@ -98,6 +99,21 @@ func TestAStartThatFailsKeepsSayingWhy(t *testing.T) {
 	if slices.Contains(reasons, string(machine.Pending)) || !slices.Contains(reasons, string(StepVMMLaunch)) {
 		t.Errorf("the condition read, one after the other: %q", reasons)
 	}
+}
+
+func TestAGuestThatGoesDownAtOnceIsStartedAgainWithADelay(t *testing.T) {
+	h := newHost()
+	h.booted = func(g *guest) { g.state = vmm.StateIdle }
+	d := newDaemon(t, h)
+	d.start(nil)
+	d.create(one)
+	m := d.until("restarted", one, func(m *machine.Machine) bool { return m.Record.Restarts >= 4 })
+	d.stop()
+	h.with(t, one, func(g *guest) {
+		if g.boots > m.Record.Restarts+2 {
+			t.Errorf("%d boots, of which %d count", g.boots, m.Record.Restarts)
+		}
+	})
 }
 
 func TestADeletionDoesNotWaitForACopy(t *testing.T) {

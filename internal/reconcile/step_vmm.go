@@ -198,6 +198,16 @@ func (r *Reconciler) boot(ctx context.Context, m *machine.Machine) error {
 	if err := vm.Boot(ctx); err != nil {
 		return err
 	}
+	// Recorded here and not when it is seen running: a guest that goes down before that would be booted again and again
+	// without a delay. A full disk is no reason not to go on; it is recorded when it is seen running, then.
+	now := r.o.Now()
+	if err := r.record(ctx, m.ID, func(rec *machine.Record) {
+		if rec.VMM != nil && rec.VMM.BootedAt == nil {
+			rec.VMM.BootedAt = &now
+		}
+	}); err != nil && !machine.IsKind(err, machine.Exhausted) {
+		return err
+	}
 	r.o.Events.Event(m, Normal, "MachineBooted", "BootMachine", "the guest was started")
 	return nil
 }
