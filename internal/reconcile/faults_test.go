@@ -18,6 +18,25 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 )
 
+// fullStore refuses the changes of records that it is told to, as a store on a full disk does.
+type fullStore struct {
+	*store.Store
+	refuses func(before, after *machine.Record) bool
+}
+
+func (s *fullStore) UpdateRecord(ctx context.Context, id string, fn func(*machine.Record) error) (*machine.Machine, error) {
+	return s.Store.UpdateRecord(ctx, id, func(rec *machine.Record) error {
+		before := rec.Clone()
+		if err := fn(rec); err != nil {
+			return err
+		}
+		if s.refuses(&before, rec) {
+			return machine.Errorf(machine.Exhausted, "disk full")
+		}
+		return nil
+	})
+}
+
 func TestAVMMThatIsGoneIsReapedThoughItsDriverIsGoneToo(t *testing.T) {
 	for _, deleted := range []bool{false, true} {
 		h := newHost()
@@ -114,6 +133,24 @@ func TestAGuestThatGoesDownAtOnceIsStartedAgainWithADelay(t *testing.T) {
 			t.Errorf("%d boots, of which %d count", g.boots, m.Record.Restarts)
 		}
 	})
+}
+
+func TestTheProcessIsRecordedOnceThereIsSpaceAgain(t *testing.T) {
+	h := newHost()
+	d := newDaemon(t, h)
+	var refused atomic.Bool
+	d.tweak = func(o *Options) {
+		o.Store = &fullStore{Store: d.store, refuses: func(before, after *machine.Record) bool {
+			identified := after.VMM != nil && after.VMM.Process != nil && (before.VMM == nil || before.VMM.Process == nil)
+			return identified && refused.CompareAndSwap(false, true)
+		}}
+	}
+	d.start(nil)
+	d.create(one)
+	m := d.running(one)
+	if !refused.Load() || m.Record.VMM.Process == nil || h.starts != 1 {
+		t.Errorf("refused %t, %d starts, record %+v", refused.Load(), h.starts, m.Record.VMM)
+	}
 }
 
 func TestADeletionDoesNotWaitForACopy(t *testing.T) {

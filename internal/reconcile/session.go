@@ -184,6 +184,13 @@ func (r *Reconciler) observe(ctx context.Context, m *machine.Machine) (View, err
 		}
 		v.Machine = m
 	}
+	if m.Record.VMM.Process == nil { // held, but its identity could not be recorded when it was started
+		if m, err := r.recordProcess(ctx, m, s.proc.Identity()); err == nil {
+			v.Machine = m
+		} else if !machine.IsKind(err, machine.Exhausted) { // a full disk: its mark still finds it
+			return v, err
+		}
+	}
 	v.Process = ProcessAlive
 	if s.ended() {
 		v.Process = ProcessGone
@@ -240,16 +247,12 @@ func (r *Reconciler) adopt(ctx context.Context, m *machine.Machine) (*session, P
 		if len(found) == 0 {
 			return nil, ProcessIntended, nil
 		}
-		first := machine.ProcessIdentity(eldest(found))
-		id = &first
-		if _, err := r.o.Store.UpdateRecord(ctx, m.ID, func(rec *machine.Record) error {
-			if rec.VMM != nil {
-				rec.VMM.Process = id
-			}
-			return nil
-		}); err != nil {
+		first := eldest(found)
+		if _, err := r.recordProcess(ctx, m, first); err != nil && !machine.IsKind(err, machine.Exhausted) {
 			return nil, "", err
 		}
+		own := machine.ProcessIdentity(first)
+		id = &own
 	}
 	proc, err := r.o.Supervisor.Adopt(ctx, process.Identity(*id))
 	if errors.Is(err, process.ErrGone) {
@@ -265,6 +268,17 @@ func (r *Reconciler) adopt(ctx context.Context, m *machine.Machine) (*session, P
 	}
 	r.o.Logger.Info("VMM adopted", "machine", m.ID, "pid", id.PID)
 	return r.hold(m.ID, driver, proc), ProcessAlive, nil
+}
+
+// recordProcess notes which process the machine's VMM is, and returns the machine as it is then.
+func (r *Reconciler) recordProcess(ctx context.Context, m *machine.Machine, proc process.Identity) (*machine.Machine, error) {
+	id := machine.ProcessIdentity(proc)
+	return r.o.Store.UpdateRecord(ctx, m.ID, func(rec *machine.Record) error {
+		if rec.VMM != nil {
+			rec.VMM.Process = &id
+		}
+		return nil
+	})
 }
 
 // eldest picks the VMM itself among processes of one marker: helpers it forked are younger.
