@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/image"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/store"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
@@ -151,6 +152,54 @@ func TestTheProcessIsRecordedOnceThereIsSpaceAgain(t *testing.T) {
 	if !refused.Load() || m.Record.VMM.Process == nil || h.starts != 1 {
 		t.Errorf("refused %t, %d starts, record %+v", refused.Load(), h.starts, m.Record.VMM)
 	}
+}
+
+func TestAMachineThatHasItsImageWaitsForNone(t *testing.T) {
+	h := newHost()
+	d := newDaemon(t, h)
+	d.start(nil)
+	d.create(one)
+	d.running(one)
+	if waiting := d.r.ImageWaiters("registry/image:1"); len(waiting) > 0 {
+		t.Errorf("these wait for the image: %v", waiting)
+	}
+	d.images.set(&image.PullingError{Ref: "registry/image:1"})
+	d.create(two)
+	d.until("waiting", two, func(m *machine.Machine) bool { return len(m.Record.Conditions) == 1 })
+	d.remove(two)
+	d.gone(two)
+	if waiting := d.r.ImageWaiters("registry/image:1"); len(waiting) > 0 {
+		t.Errorf("these wait for the image after the deletion: %v", waiting)
+	}
+}
+
+func TestTheImageOfASecondVolumeIsWaitedForAsWell(t *testing.T) {
+	h := newHost()
+	d := newDaemon(t, h)
+	const second = "registry/data:1"
+	d.images.of = second
+	d.images.set(&image.PullingError{Ref: second})
+	d.tweak = func(o *Options) { o.MaxBackoff = DefaultMaxBackoff }
+	d.start(nil)
+	ref, data := "registry/image:1", second
+	_, err := d.store.Create(t.Context(), &machine.Machine{ID: one, Desired: machine.Desired{
+		Generation: 1, CreatedAt: time.Now(), Power: machine.PowerOn, Resources: machine.Resources{CPUs: 1, MemoryBytes: 1 << 20},
+		Volumes: []machine.Volume{
+			{Name: "root", LocalDisk: &machine.LocalDisk{Image: &ref}}, {Name: "data", LocalDisk: &machine.LocalDisk{Image: &data}},
+		},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.until("waiting", one, func(m *machine.Machine) bool {
+		return len(m.Record.Conditions) == 1 && m.Record.Conditions[0].Reason == "PullingImage"
+	})
+	if d.told.has("StepFailed") {
+		t.Error("that an image is being pulled was told as a failure")
+	}
+	d.images.set(nil)
+	d.r.ImageChanged(second)
+	d.running(one)
 }
 
 func TestADeletionDoesNotWaitForACopy(t *testing.T) {

@@ -121,6 +121,21 @@ func (r *Reconciler) waitForImage(ref, id string) {
 	r.waiting[ref][id] = true
 }
 
+// waitNoMore forgets that a machine waits for these images; for any if none is named.
+func (r *Reconciler) waitNoMore(id string, refs ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(refs) == 0 {
+		refs = sortedKeys(r.waiting)
+	}
+	for _, ref := range refs {
+		delete(r.waiting[ref], id)
+		if len(r.waiting[ref]) == 0 {
+			delete(r.waiting, ref)
+		}
+	}
+}
+
 // resync looks at every machine now and then, spread over the interval so that they do not come in one burst.
 func (r *Reconciler) resync(ctx context.Context) {
 	ticker := time.NewTicker(r.o.Resync)
@@ -210,6 +225,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, id string) (time.Duration, e
 		m, err := r.o.Store.Get(id)
 		if machine.IsKind(err, machine.NotFound) {
 			r.dropSession(id)
+			r.waitNoMore(id)
 			return 0, nil
 		}
 		if err != nil {

@@ -26,27 +26,13 @@ func (r *Reconciler) image(ctx context.Context, m *machine.Machine) (*image.Imag
 	if !ok {
 		return nil, nil
 	}
-	if pin := m.Record.Image; pin != nil && pin.Ref == ref {
-		return r.o.Images.GetPinned(ctx, ref, digest.Digest(pin.Digest))
-	}
-	return r.o.Images.Get(ctx, ref)
+	return r.o.imageFor(ctx, m, ref)
 }
 
 func (r *Reconciler) resolveImage(ctx context.Context, m *machine.Machine) error {
 	ref, _, _ := m.Desired.BootImage()
-	r.waitForImage(ref, m.ID) // before asking, so that the end of the pull cannot be missed
-	img, err := r.image(ctx, m)
-	var pulling *image.PullingError
-	var failed *image.PullFailedError
-	switch {
-	case errors.As(err, &pulling):
-		return &pendingError{reason: "PullingImage", message: "the image is being pulled", wait: r.o.Resync}
-	case errors.As(err, &failed):
-		return &pendingError{
-			reason: "PullImageFailed", message: "pull image: " + failed.Err.Error(),
-			wait: max(failed.RetryAt.Sub(r.o.Now()), time.Second),
-		}
-	case err != nil:
+	img, err := r.awaitImage(ctx, m, ref)
+	if err != nil {
 		return err
 	}
 	if pin := m.Record.Image; pin != nil && pin.Ref == ref && pin.Digest == img.Digest.String() {
@@ -55,6 +41,25 @@ func (r *Reconciler) resolveImage(ctx context.Context, m *machine.Machine) error
 	return r.record(ctx, m.ID, func(rec *machine.Record) {
 		rec.Image = &machine.ImageRecord{Ref: ref, Digest: img.Digest.String()}
 	})
+}
+
+// awaitImage returns the image, or a *pendingError while it is pulled; the end of the pull then wakes the machine.
+func (r *Reconciler) awaitImage(ctx context.Context, m *machine.Machine, ref string) (*image.Image, error) {
+	r.waitForImage(ref, m.ID) // before asking, so that the end of the pull cannot be missed
+	img, err := r.o.imageFor(ctx, m, ref)
+	var pulling *image.PullingError
+	var failed *image.PullFailedError
+	switch {
+	case errors.As(err, &pulling):
+		return nil, &pendingError{reason: "PullingImage", message: "the image is being pulled", wait: r.o.Resync}
+	case errors.As(err, &failed):
+		return nil, &pendingError{
+			reason: "PullImageFailed", message: "pull image: " + failed.Err.Error(),
+			wait: max(failed.RetryAt.Sub(r.o.Now()), time.Second),
+		}
+	}
+	r.waitNoMore(m.ID, ref)
+	return img, err
 }
 
 // plugin returns the one volume plugin for v.
@@ -82,7 +87,7 @@ func (r *Reconciler) prepareVolume(ctx context.Context, m *machine.Machine, name
 	before, known := m.Record.Volumes[name]
 	req.Made = before.Path != ""
 	if v.LocalDisk != nil && v.LocalDisk.Image != nil && !req.Made {
-		if req.Image, err = r.bootImage(ctx, m, *v.LocalDisk.Image); err != nil {
+		if req.Image, err = r.rootFS(ctx, m, *v.LocalDisk.Image); err != nil {
 			return err
 		}
 	}
@@ -118,8 +123,8 @@ func (r *Reconciler) recordVolume(ctx context.Context, id, name string, v machin
 	})
 }
 
-func (r *Reconciler) bootImage(ctx context.Context, m *machine.Machine, ref string) (*volume.BootImage, error) {
-	img, err := r.o.imageFor(ctx, m, ref)
+func (r *Reconciler) rootFS(ctx context.Context, m *machine.Machine, ref string) (*volume.BootImage, error) {
+	img, err := r.awaitImage(ctx, m, ref)
 	if err != nil {
 		return nil, err
 	}
