@@ -179,9 +179,9 @@ func capacityFields() []Field {
 			codec: bytesValue(func(c *Config) *int64 { return &c.Capacity.MemoryOverheadPerMachine }, 0, 64<<30),
 		},
 		{
-			Path: "capacity.cpuOvercommit", Type: TypeRatio, Limits: "1.0 to 100.0",
+			Path: "capacity.cpuOvercommit", Type: TypeRatio, Limits: "1.0 to 1000.0",
 			Doc:   "Virtual CPUs promised per CPU of the host that is not reserved.",
-			codec: ratio(func(c *Config) *float64 { return &c.Capacity.CPUOvercommit }, 1, 100),
+			codec: ratio(func(c *Config) *float64 { return &c.Capacity.CPUOvercommit }, 1, 1000),
 		},
 		{
 			Path: "capacity.maxMachines", Type: TypeInt, Limits: "0 to 100000; 0 is no limit",
