@@ -48,6 +48,7 @@ type VMMRecord struct {
 	LaunchedAt  time.Time        `json:"launchedAt"`
 	BootedAt    *time.Time       `json:"bootedAt,omitempty"`    // set when the guest was seen running: an idle VM then means "stopped"
 	StopAskedAt *time.Time       `json:"stopAskedAt,omitempty"` // set before we stop it: its end is then no crash
+	KillReason  string           `json:"killReason,omitempty"`  // set before we kill it unasked: its end is then a crash for this reason
 }
 
 // ProcessIdentity proves which process is meant; see package process, whose Identity has the same fields.

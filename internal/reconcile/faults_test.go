@@ -17,6 +17,8 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/store"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process/processtest"
 )
 
 // fullStore refuses the changes of records that it is told to, as a store on a full disk does.
@@ -200,6 +202,53 @@ func TestTheImageOfASecondVolumeIsWaitedForAsWell(t *testing.T) {
 	d.images.set(nil)
 	d.r.ImageChanged(second)
 	d.running(one)
+}
+
+func TestAVMMThatWeKillSinceItsGuestFailedIsNotSaidToHaveBeenKilledByOthers(t *testing.T) {
+	h := newHost()
+	d := newDaemon(t, h)
+	d.start(nil)
+	d.create(one)
+	d.running(one)
+	h.with(t, one, func(g *guest) { g.state = vmm.StateFailed; h.tell(g, vmm.EventResync) })
+	m := d.until("restarted", one, func(m *machine.Machine) bool {
+		return m.Record.State == machine.Running && m.Record.Restarts == 1
+	})
+	if !strings.Contains(m.Record.Exit.Reason, "failed") {
+		t.Errorf("reason: %q", m.Record.Exit.Reason)
+	}
+}
+
+// deaf starts processes that nothing ends, as one is that hangs in the kernel.
+type deaf struct{ *processtest.Fake }
+
+func (s deaf) Start(ctx context.Context, spec process.Spec) (process.Process, error) {
+	p, err := s.Fake.Start(ctx, spec)
+	return deafProcess{p}, err
+}
+
+type deafProcess struct{ process.Process }
+
+func TestAProcessThatCannotBeKilledHoldsNoWorker(t *testing.T) {
+	h := newHost()
+	d := newDaemon(t, h)
+	d.tweak = func(o *Options) {
+		o.Workers = 1
+		o.Supervisor = deaf{processtest.NewFake(h.world)}
+	}
+	d.start(nil)
+	sup := d.r.o.Supervisor
+	defer func() { _ = sup.Close() }()
+	d.create(one)
+	d.running(one)
+	h.with(t, one, func(g *guest) { g.state = vmm.StateFailed; h.tell(g, vmm.EventResync) })
+	d.until("kill seen", one, func(*machine.Machine) bool { return d.told.has("VMMKilled") })
+	began := time.Now()
+	d.create(two)
+	d.running(two)
+	if took := time.Since(began); took > controlTimeout/2 {
+		t.Errorf("another machine waited %s", took)
+	}
 }
 
 func TestADeletionDoesNotWaitForACopy(t *testing.T) {

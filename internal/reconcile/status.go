@@ -40,6 +40,9 @@ func applyStatus(rec *machine.Record, v View, now time.Time) {
 	}
 	if running {
 		attach(rec, v)
+		if rec.VMM != nil {
+			rec.VMM.KillReason = "" // it went on after all
+		}
 	}
 	c := machine.Condition{Type: ConditionReady, Status: machine.ConditionTrue, Reason: string(rec.State), LastTransition: now}
 	if !running && d.Power == machine.PowerOn {

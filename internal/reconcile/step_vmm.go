@@ -279,23 +279,41 @@ func (r *Reconciler) stop(ctx context.Context, m *machine.Machine) error {
 	return nil
 }
 
-// kill ends a VMM that did not end when asked, or that cannot go on. The pidfd that the supervisor holds is of the
-// process whose mark names this machine and this launch.
+// killPatience is how long a worker waits for a killed process; what takes longer hangs in the kernel.
+const killPatience = 2 * time.Second
+
+// kill ends a VMM that did not end when asked, or that cannot go on; the intent is durable first. The pidfd that the
+// supervisor holds is of the process whose mark names this machine and this launch.
 func (r *Reconciler) kill(ctx context.Context, m *machine.Machine) error {
 	s := r.session(m.ID)
 	if s == nil {
 		return machine.Errorf(machine.Unavailable, "the VMM process is not held")
+	}
+	if v := m.Record.VMM; v != nil && v.StopAskedAt == nil && v.KillReason == "" {
+		if err := r.record(ctx, m.ID, func(rec *machine.Record) {
+			if rec.VMM != nil {
+				rec.VMM.KillReason = "the guest failed and could not go on"
+			}
+		}); err != nil {
+			return err
+		}
 	}
 	err := s.proc.Signal(ctx, syscall.SIGKILL)
 	if err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill VMM: %w", err)
 	}
 	r.o.Events.Event(m, Warning, "VMMKilled", "StopMachine", "the VMM did not end by itself and was killed")
+	patience := time.NewTimer(killPatience)
+	defer patience.Stop()
 	select {
 	case <-s.proc.Done():
 		return nil
 	case <-ctx.Done():
-		return machine.Errorf(machine.Unavailable, "the VMM process does not end although it was killed")
+		return ctx.Err()
+	case <-patience.C: // its end wakes the machine
+		return &pendingError{
+			reason: "VMMDoesNotEnd", message: "the VMM process does not end although it was killed", wait: stopPatience,
+		}
 	}
 }
 
@@ -324,7 +342,10 @@ func (r *Reconciler) reap(ctx context.Context, m *machine.Machine) error {
 	if stopping(m) || rec.Process == nil {
 		return r.record(ctx, m.ID, clearVMM)
 	}
-	if !known {
+	switch {
+	case rec.KillReason != "":
+		reason = rec.KillReason
+	case !known:
 		reason = "ended while the daemon was away"
 	}
 	delay, err := r.recordExit(ctx, m, reason, clearVMM)
