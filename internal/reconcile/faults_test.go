@@ -251,6 +251,17 @@ func TestAProcessThatCannotBeKilledHoldsNoWorker(t *testing.T) {
 	}
 }
 
+func TestAGenerationThatFailsIsObservedAllTheSame(t *testing.T) {
+	h := newHost()
+	h.fail("volume", errors.New("broken disk"))
+	d := newDaemon(t, h)
+	d.start(nil)
+	d.create(one)
+	d.until("failure shown for what is wanted now", one, func(m *machine.Machine) bool {
+		return len(m.Record.Conditions) > 0 && m.Record.ObservedGeneration == m.Desired.Generation
+	})
+}
+
 func TestADeletionDoesNotWaitForACopy(t *testing.T) {
 	h := newHost()
 	d := newDaemon(t, h)

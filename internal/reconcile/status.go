@@ -123,6 +123,8 @@ func (r *Reconciler) progress(ctx context.Context, id string, p *pendingError) e
 func (r *Reconciler) show(ctx context.Context, m *machine.Machine, reason, message string) error {
 	now := r.o.Now()
 	_, err := r.o.Store.UpdateRecord(ctx, m.ID, func(rec *machine.Record) error {
+		// Observed, though not reached: until then a client takes no status at all, nor sees why.
+		rec.ObservedGeneration = max(rec.ObservedGeneration, m.Desired.Generation)
 		switch {
 		case m.Desired.Deleting():
 			rec.State = machine.Terminating
