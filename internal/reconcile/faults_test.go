@@ -262,6 +262,31 @@ func TestAGenerationThatFailsIsObservedAllTheSame(t *testing.T) {
 	})
 }
 
+func TestAStopThatCannotBeRecordedIsNotAskedForWithoutPause(t *testing.T) {
+	h := newHost()
+	d := newDaemon(t, h)
+	d.tweak = func(o *Options) {
+		o.Store = &fullStore{Store: d.store, refuses: func(_, after *machine.Record) bool {
+			return after.VMM != nil && after.VMM.StopAskedAt != nil
+		}}
+	}
+	d.start(nil)
+	d.create(one)
+	d.running(one)
+	h.fail("shutdown", machine.Errorf(machine.Unavailable, "no answer"))
+	d.want(one, func(want *machine.Desired) { want.Power = machine.PowerOff })
+	asked := func() int {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.asked["shutdown"]
+	}
+	d.until("asked to stop", one, func(*machine.Machine) bool { return asked() > 0 })
+	d.until("another look was taken", one, func(*machine.Machine) bool { return d.r.queue.Len() > 0 || asked() > 2 })
+	if n := asked(); n > 2 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
 func TestADeletionDoesNotWaitForACopy(t *testing.T) {
 	h := newHost()
 	d := newDaemon(t, h)

@@ -257,12 +257,13 @@ func (r *Reconciler) recordExit(
 // it does not end in time it is killed by its proven identity.
 func (r *Reconciler) stop(ctx context.Context, m *machine.Machine) error {
 	now := r.o.Now()
-	if err := r.record(ctx, m.ID, func(rec *machine.Record) {
+	unrecorded := r.record(ctx, m.ID, func(rec *machine.Record) {
 		if rec.VMM != nil {
 			rec.VMM.StopAskedAt = &now
 		}
-	}); err != nil && !machine.IsKind(err, machine.Exhausted) {
-		return err
+	})
+	if unrecorded != nil && !machine.IsKind(unrecorded, machine.Exhausted) {
+		return unrecorded
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopPatience)
 	defer cancel()
@@ -275,6 +276,9 @@ func (r *Reconciler) stop(ctx context.Context, m *machine.Machine) error {
 	}
 	if err != nil {
 		r.o.Logger.Warn("VMM not asked to stop", "machine", m.ID, "error", err)
+	}
+	if unrecorded != nil { // when it was asked is not known later, so it is asked again; its end wakes the machine
+		return &pendingError{reason: "StoppingVMM", message: "the VMM was asked to end", wait: stopPatience}
 	}
 	return nil
 }
