@@ -287,6 +287,52 @@ func TestAStopThatCannotBeRecordedIsNotAskedForWithoutPause(t *testing.T) {
 	}
 }
 
+func TestAVMMOfAnEarlierLaunchThatAppearsLateIsTakenUp(t *testing.T) {
+	h := newHost()
+	d := newDaemon(t, h)
+	h.world.FailStarts(context.DeadlineExceeded)
+	d.start(nil)
+	d.create(one)
+	late := d.until("launch failed", one, func(m *machine.Machine) bool { return m.Record.VMM != nil && d.told.has("StepFailed") })
+	marker := late.Record.VMM.Marker
+	sup := processtest.NewFake(h.world)
+	t.Cleanup(func() { _ = sup.Close() })
+	// systemd has come to the start that was given up; the machine has been through another launch since.
+	if _, err := sup.Start(t.Context(), process.Spec{Name: "late", Argv: []string{"vmm"}, Marker: marker[:len(marker)-1] + "x"}); err != nil {
+		t.Fatal(err)
+	}
+	d.running(one)
+	if n := len(h.world.Living()); n != 1 {
+		t.Errorf("%d VMMs of one machine", n)
+	}
+	d.remove(one)
+	d.gone(one)
+	if left := h.leaks(); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// TestCouldNotAskIsNotGoneWhenDeleting deletes a machine of whose process nothing can be learnt.
+func TestCouldNotAskIsNotGoneWhenDeleting(t *testing.T) {
+	h := newHost()
+	d := newDaemon(t, h)
+	d.start(nil)
+	d.create(one)
+	d.running(one)
+	d.stop()
+	h.world.FailAdopt(errors.New("permission denied"))
+	d.start(nil)
+	d.remove(one)
+	d.until("failure shown", one, func(m *machine.Machine) bool {
+		return m != nil && m.Desired.Deleting() && m.Record.Conditions[0].Reason == "observe"
+	})
+	if len(h.world.Living()) != 1 || len(h.volumes) != 1 || len(h.nics) != 1 {
+		t.Errorf("acted without knowing: %d processes, %d volumes, %d interfaces", len(h.world.Living()), len(h.volumes), len(h.nics))
+	}
+	h.world.FailAdopt(nil)
+	d.gone(one)
+}
+
 func TestADeletionDoesNotWaitForACopy(t *testing.T) {
 	h := newHost()
 	d := newDaemon(t, h)

@@ -240,7 +240,8 @@ func (r *Reconciler) adopt(ctx context.Context, m *machine.Machine) (*session, P
 	rec := m.Record.VMM
 	id := rec.Process
 	if id == nil {
-		found, err := r.o.Supervisor.Find(ctx, rec.Marker)
+		// Of any launch: one that was given up may have got through after all, and would be the second VMM soon.
+		found, err := r.o.Supervisor.FindAll(ctx, r.markerPrefix(m.ID))
 		if err != nil {
 			return nil, "", fmt.Errorf("find VMM process: %w", err)
 		}
@@ -275,7 +276,7 @@ func (r *Reconciler) recordProcess(ctx context.Context, m *machine.Machine, proc
 	id := machine.ProcessIdentity(proc)
 	return r.o.Store.UpdateRecord(ctx, m.ID, func(rec *machine.Record) error {
 		if rec.VMM != nil {
-			rec.VMM.Process = &id
+			rec.VMM.Process, rec.VMM.Marker = &id, id.Marker
 		}
 		return nil
 	})

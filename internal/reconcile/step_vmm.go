@@ -26,8 +26,11 @@ const vmmOutput = "vmm.log"
 func (r *Reconciler) marker(id string) string {
 	var nonce [6]byte
 	_, _ = rand.Read(nonce[:]) // never fails; see crypto/rand
-	return r.o.Store.ID() + "/" + id + "/" + hex.EncodeToString(nonce[:])
+	return r.markerPrefix(id) + hex.EncodeToString(nonce[:])
 }
+
+// markerPrefix is what all marks of a machine begin with.
+func (r *Reconciler) markerPrefix(id string) string { return r.o.Store.ID() + "/" + id + "/" }
 
 // vmConfig is the whole virtual machine as wanted, from the desired state and what was prepared for it.
 func (r *Reconciler) vmConfig(ctx context.Context, m *machine.Machine) (vmm.Config, error) {
