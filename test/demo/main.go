@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -23,7 +24,8 @@ const usage = `usage: demo up|stop|clean
   stop    delete the demo machine, stop daemon and registry
   clean   stop, and remove the demo's directory
 
-The directory is .demo in the current one, or what $CHP_DEMO_DIR says.
+The directory is .demo in the current one, or what $CHP_DEMO_DIR says. Where that is too deep for the path of a socket,
+it is one below the directory for temporary files.
 `
 
 func main() {
@@ -65,8 +67,23 @@ func run(args []string) error {
 // longestRuntimeDir is what the configuration allows for runtimeDir, in bytes.
 const longestRuntimeDir = 51
 
+// makeDirectory makes the demo's directory, and takes none that somebody else put there before.
+func makeDirectory(dir string) error {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); !info.IsDir() || ok && int(owner.Uid) != os.Getuid() {
+		return fmt.Errorf("%s is not a directory of yours; name another in $CHP_DEMO_DIR", dir)
+	}
+	return nil
+}
+
 // directory chooses where everything lies: a Unix socket's path has at most 107 bytes, so that a deep checkout gets
-// a directory elsewhere.
+// a directory of its own elsewhere.
 func directory() (string, error) {
 	if dir := os.Getenv("CHP_DEMO_DIR"); dir != "" {
 		return filepath.Abs(dir)
@@ -76,7 +93,8 @@ func directory() (string, error) {
 		return "", err
 	}
 	if len(dir)+len("/run") > longestRuntimeDir {
-		return filepath.Join(os.TempDir(), fmt.Sprintf("chp-demo-%d", os.Getuid())), nil
+		name := fmt.Sprintf("chp-demo-%d-%08x", os.Getuid(), crc32.ChecksumIEEE([]byte(dir)))
+		return filepath.Join(os.TempDir(), name), nil
 	}
 	return dir, nil
 }

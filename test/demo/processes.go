@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -195,53 +194,72 @@ images:
   plainHTTP: [%[4]q]
 `
 
+// choice is what the demo's daemon is configured with, and why in a few words.
+type choice struct{ driver, network, why string }
+
 // choose picks what works for whoever runs this: Cloud Hypervisor needs root here, for the tap of its interface.
-func choose(ctx context.Context) (driver, network string, why []string, err error) {
-	decision, err := host.Choose(ctx, host.Wants{Hypervisor: "auto"})
+func choose(ctx context.Context) (choice, error) {
+	decision, err := host.Choose(ctx, host.Wants{Hypervisor: host.Auto})
 	if err != nil {
-		return "", "", nil, err
+		return choice{}, err
 	}
 	if decision.Driver == host.CloudHypervisor && os.Getuid() == 0 {
-		return decision.Driver, "isolated", decision.Reasons, nil
+		return choice{decision.Driver, "isolated", "Cloud Hypervisor " + decision.Binary.Version}, nil
 	}
-	return host.QEMU, "user", decision.Reasons, nil
+	because := "Cloud Hypervisor is here, but its network needs root"
+	if decision.Driver == host.CloudHypervisor {
+		if decision, err = host.Choose(ctx, host.Wants{Hypervisor: host.QEMU}); err != nil {
+			return choice{}, err
+		}
+	} else {
+		because, _, _ = strings.Cut(decision.Reasons[0], " (")
+	}
+	return choice{host.QEMU, "user", fmt.Sprintf("QEMU %s with %s; %s", decision.Binary.Version, decision.Accelerator, because)}, nil
 }
 
 // ensureDaemon starts the daemon, or replaces one that was built or configured otherwise. Guests do not notice.
-func (d *demo) ensureDaemon(ctx context.Context, registry string) error {
-	driver, network, why, err := choose(ctx)
+func (d *demo) ensureDaemon(ctx context.Context, say sayFunc, registry string) error {
+	chosen, err := choose(ctx)
 	if err != nil {
 		return err
 	}
-	for _, reason := range why {
-		fmt.Println("  " + reason)
-	}
-	config := fmt.Sprintf(daemonConfig, d.dir, driver, network, registry)
+	say("hypervisor  %s", chosen.why)
+	config := fmt.Sprintf(daemonConfig, d.dir, chosen.driver, chosen.network, registry)
 	before, _ := os.ReadFile(d.path("config.yaml"))
 	p, err := d.living(ctx, "daemon")
 	if err != nil {
 		return err
 	}
+	verb := "runs already"
 	if p != nil && (string(before) != config || replaced(p.Identity().PID)) {
-		fmt.Println("  the daemon was built or configured anew: restarting it, guests go on")
 		if err := d.end(ctx, "daemon"); err != nil {
 			return err
 		}
-		p = nil
+		p, verb = nil, "restarted, as it was built or configured anew"
+	} else if p == nil {
+		verb = "started"
 	}
 	if p == nil {
-		if err := os.WriteFile(d.path("config.yaml"), []byte(config), 0o600); err != nil {
-			return err
-		}
-		binary, err := filepath.Abs("bin/cloud-hypervisor-provider")
-		if err != nil {
-			return err
-		}
-		if err := d.start(ctx, "daemon", binary, "serve", "--config", d.path("config.yaml")); err != nil {
+		if err := d.startDaemon(ctx, config); err != nil {
 			return err
 		}
 	}
-	return d.reachable(ctx, "daemon", "unix", d.socket())
+	if err := d.reachable(ctx, "daemon", "unix", d.socket()); err != nil {
+		return err
+	}
+	say("daemon      %s, IRI socket %s", verb, d.socket())
+	return nil
+}
+
+func (d *demo) startDaemon(ctx context.Context, config string) error {
+	if err := os.WriteFile(d.path("config.yaml"), []byte(config), 0o600); err != nil {
+		return err
+	}
+	binary, err := filepath.Abs("bin/cloud-hypervisor-provider")
+	if err != nil {
+		return err
+	}
+	return d.start(ctx, "daemon", binary, "serve", "--config", d.path("config.yaml"))
 }
 
 // replaced reports whether the program of a process was built anew since it started.
@@ -259,13 +277,4 @@ func (d *demo) client() (iri.MachineRuntimeClient, error) {
 		d.conn = conn
 	}
 	return iri.NewMachineRuntimeClient(d.conn), nil
-}
-
-func logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey || a.Key == slog.LevelKey {
-			return slog.Attr{}
-		}
-		return a
-	}}))
 }

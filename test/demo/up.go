@@ -8,16 +8,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
+	eventapi "github.com/ironcore-dev/ironcore/iri/apis/event/v1alpha1"
 	iri "github.com/ironcore-dev/ironcore/iri/apis/machine/v1alpha1"
 	metaapi "github.com/ironcore-dev/ironcore/iri/apis/meta/v1alpha1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/console"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/test/guest"
 )
 
@@ -30,13 +34,12 @@ const uidLabel = "machinepoollet.ironcore.dev/machine-uid"
 const ignition = `{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/motd","contents":{"source":"data:,hello%20from%20Ignition"}}]}}`
 
 func (d *demo) up(ctx context.Context) error {
-	start := time.Now()
-	if err := os.MkdirAll(d.dir, 0o750); err != nil {
+	if err := makeDirectory(d.dir); err != nil {
 		return err
 	}
-	fmt.Println("Everything of this demo lies in", d.dir)
-	step(start, "building the demo guest from Debian's kernel and busybox (cached after the first time)")
-	files, err := guest.Build(ctx, guest.Options{CacheDir: guest.DefaultCacheDir(), Logger: logger()})
+	say := sayer(time.Now())
+	say("directory   %s", d.dir)
+	files, err := guest.Build(ctx, guest.Options{CacheDir: guest.DefaultCacheDir(), Logger: slog.New(say)})
 	if err != nil {
 		return err
 	}
@@ -45,34 +48,68 @@ func (d *demo) up(ctx context.Context) error {
 		return err
 	}
 	ref := registry + "/demo/guest:latest"
-	step(start, "pushing it as an OCI image to "+ref)
 	if _, err := guest.Push(ctx, files, ref, guest.PushOptions{
 		PlainHTTP: true, PackOptions: guest.PackOptions{CommandLine: guest.DefaultCommandLine(files.Arch) + " chp.dhcp"},
 	}); err != nil {
 		return err
 	}
-	step(start, "starting the daemon, IRI socket "+d.socket())
-	if err := d.ensureDaemon(ctx, registry); err != nil {
+	say("image       %s, a registry on loopback", ref)
+	if err := d.ensureDaemon(ctx, say, registry); err != nil {
 		return err
 	}
 	client, err := d.client()
 	if err != nil {
 		return err
 	}
-	step(start, "creating the machine over the IRI")
-	m, err := create(ctx, client, ref)
+	m, seen, err := ensureMachine(ctx, say, client, ref)
 	if err != nil {
 		return err
 	}
-	if m, err = d.follow(ctx, start, client, m.Metadata.Id); err != nil {
+	if m, err = d.follow(ctx, say, client, m.Metadata.Id, seen); err != nil {
 		return err
 	}
 	d.describe(m)
 	return d.show(ctx, m.Metadata.Id)
 }
 
-func step(start time.Time, what string) {
-	fmt.Printf("%6.1fs  %s\n", time.Since(start).Seconds(), what)
+// ensureMachine takes the machine of an earlier run, or creates it. What the earlier run told is returned as seen.
+func ensureMachine(
+	ctx context.Context, say sayFunc, client iri.MachineRuntimeClient, ref string,
+) (m *iri.Machine, seen map[string]bool, err error) {
+	list, err := client.ListMachines(ctx, &iri.ListMachinesRequest{
+		Filter: &iri.MachineFilter{LabelSelector: map[string]string{uidLabel: "demo"}},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	seen = map[string]bool{}
+	if len(list.Machines) == 0 {
+		m, err = create(ctx, client, ref)
+		if err == nil {
+			say("machine     created over the IRI")
+		}
+		return m, seen, err
+	}
+	m = list.Machines[0]
+	events, err := client.ListEvents(ctx, &iri.ListEventsRequest{Filter: &iri.EventFilter{Id: m.Metadata.Id}})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, e := range events.Events {
+		seen[eventLine(e)] = true
+	}
+	switch {
+	case m.Spec.Power == iri.Power_POWER_OFF:
+		say("machine     reusing the one that is there; it is off, turning it on")
+		_, err = client.UpdateMachinePower(ctx, &iri.UpdateMachinePowerRequest{
+			MachineId: m.Metadata.Id, Power: iri.Power_POWER_ON,
+		})
+	case m.Status.State == iri.MachineState_MACHINE_RUNNING:
+		say("machine     reusing the one that runs")
+	default:
+		say("machine     reusing the one that is there")
+	}
+	return m, seen, err
 }
 
 // create asks for the machine; one that is there already is answered with.
@@ -96,21 +133,27 @@ func create(ctx context.Context, client iri.MachineRuntimeClient, ref string) (*
 	return answer.Machine, nil
 }
 
+// eventLine is an event without its time.
+func eventLine(e *eventapi.Event) string {
+	return fmt.Sprintf("event       %s: %s", e.Spec.Reason, e.Spec.Message)
+}
+
 // follow prints what happens until the guest shows its login marker.
-func (d *demo) follow(ctx context.Context, start time.Time, client iri.MachineRuntimeClient, id string) (*iri.Machine, error) {
+func (d *demo) follow(
+	ctx context.Context, say sayFunc, client iri.MachineRuntimeClient, id string, seen map[string]bool,
+) (*iri.Machine, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
 	defer cancel()
-	seen, before := map[string]bool{}, iri.MachineState(-1)
+	before := iri.MachineState(-1)
 	for {
 		events, err := client.ListEvents(ctx, &iri.ListEventsRequest{Filter: &iri.EventFilter{Id: id}})
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range events.Events {
-			line := e.Spec.Reason + ": " + e.Spec.Message
-			if !seen[line] {
+			if line := eventLine(e); !seen[line] {
 				seen[line] = true
-				step(start, line)
+				say("%s", line)
 			}
 		}
 		list, err := client.ListMachines(ctx, &iri.ListMachinesRequest{Filter: &iri.MachineFilter{Id: id}})
@@ -123,10 +166,10 @@ func (d *demo) follow(ctx context.Context, start time.Time, client iri.MachineRu
 		m := list.Machines[0]
 		if m.Status.State != before {
 			before = m.Status.State
-			step(start, "state "+strings.TrimPrefix(before.String(), "MACHINE_"))
+			say("state       %s", strings.TrimPrefix(before.String(), "MACHINE_"))
 		}
 		if before == iri.MachineState_MACHINE_RUNNING && bytes.Contains(d.bootLog(id), []byte(loginMarker)) {
-			step(start, "the guest is up")
+			say("guest       is up")
 			return m, nil
 		}
 		select {
@@ -139,13 +182,30 @@ func (d *demo) follow(ctx context.Context, start time.Time, client iri.MachineRu
 
 func (d *demo) consoleLog(id string) string { return d.path("state", "machines", id, "console.log") }
 
-// bootLog is the console's output since the guest last booted.
+// bootLog is the console's output since the machine's process last started; it is empty as long as that one is silent.
 func (d *demo) bootLog(id string) []byte {
+	info, err := os.Stat(d.consoleLog(id))
+	if err != nil || info.ModTime().Before(d.launched(id)) {
+		return nil
+	}
+	rotated, _ := os.ReadFile(d.consoleLog(id) + ".1")
 	raw, _ := os.ReadFile(d.consoleLog(id))
+	raw = append(rotated, raw...)
 	if i := bytes.LastIndex(raw, []byte("guest: booting")); i >= 0 {
 		return raw[i:]
 	}
 	return raw
+}
+
+// launched is when the machine's process made its sockets, which it does as it starts.
+func (d *demo) launched(id string) (last time.Time) {
+	sockets, _ := filepath.Glob(d.path("run", "vmm", id, "*.sock"))
+	for _, path := range sockets {
+		if info, err := os.Stat(path); err == nil && info.ModTime().After(last) {
+			last = info.ModTime()
+		}
+	}
+	return last
 }
 
 func (d *demo) describe(m *iri.Machine) {
@@ -164,18 +224,23 @@ func (d *demo) describe(m *iri.Machine) {
 // show attaches a terminal to the console; without one it prints the boot log up to the login marker.
 func (d *demo) show(ctx context.Context, id string) error {
 	if !console.IsTerminal(os.Stdin) || !console.IsTerminal(os.Stdout) {
-		text := d.bootLog(id)
-		end := bytes.Index(text, []byte(loginMarker)) + len(loginMarker)
-		fmt.Printf("%s\n", bytes.ReplaceAll(text[:end], []byte("\r"), nil))
+		text, _, _ := bytes.Cut(d.bootLog(id), []byte(loginMarker))
+		fmt.Printf("%s%s\n", bytes.ReplaceAll(text, []byte("\r"), nil), loginMarker)
 		return nil
 	}
 	conn, err := console.Dial(ctx, d.path("run", "console.sock"), id, console.AttachOptions{})
+	if machine.IsKind(err, machine.FailedPrecondition) {
+		fmt.Println("Somebody types on the console already; --take-over and --read-only of the command above help.")
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
 	fmt.Println("Attached to the machine's console; ^] (Control and ]) leaves it.")
-	return console.Interactive(ctx, conn, os.Stdin, os.Stdout)
+	err = console.Interactive(ctx, conn, os.Stdin, os.Stdout)
+	fmt.Println("\nLeft the console; the machine goes on. \"make run\" comes back, \"make stop\" ends it.")
+	return err
 }
 
 // stop deletes the machine and ends daemon and registry.
@@ -186,13 +251,14 @@ func (d *demo) stop(ctx context.Context) error {
 	}
 	if p == nil { // only a daemon can take the machine down in order
 		if vmms, err := d.leftMachine(ctx); err != nil || vmms == 0 {
+			fmt.Println("the demo does not run")
 			return errors.Join(err, d.end(ctx, "registry"))
 		}
 		registry, err := d.ensureRegistry(ctx)
 		if err != nil {
 			return err
 		}
-		if err := d.ensureDaemon(ctx, registry); err != nil {
+		if err := d.ensureDaemon(ctx, sayer(time.Now()), registry); err != nil {
 			return err
 		}
 	}
