@@ -42,7 +42,7 @@ func show(w io.Writer, report *config.Report) error {
 }
 
 func newConfig() *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "Check and explain the configuration", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "config", Short: "Check and explain the configuration", Args: known, RunE: help}
 	cmd.AddCommand(newConfigValidate(), newConfigExplain())
 	return cmd
 }
@@ -53,7 +53,7 @@ func newConfigValidate() *cobra.Command {
 		Use:   "validate [--config FILE] [flags]",
 		Short: "Report everything that is wrong with a configuration, and where",
 		Example: `  cloud-hypervisor-provider config validate --config /etc/cloud-hypervisor-provider.yaml
-  cloud-hypervisor-provider config validate --workers 0`,
+  cloud-hypervisor-provider config validate --reconcile-workers 0`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := c.load(cmd.ErrOrStderr())

@@ -53,10 +53,30 @@ func newRoot() *cobra.Command {
 		Long: `cloud-hypervisor-provider turns one Linux server into a node of an ironcore cloud.
 It answers ironcore's MachineRuntime calls (IRI) on a Unix socket and runs each machine
 as a Cloud Hypervisor process, or a QEMU process where Cloud Hypervisor or KVM is missing.`,
-		SilenceUsage: true, SilenceErrors: true, Args: cobra.NoArgs,
+		SilenceUsage: true, SilenceErrors: true, Version: version, Args: known, RunE: help,
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w; \"%s --help\" lists what there is", err, cmd.CommandPath())
+	})
 	root.AddCommand(newServe(), newCheck(), newConfig(), newConsole(), newVersion())
 	return root
+}
+
+// help is what a command does that only holds others.
+func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+
+// known refuses the name of a sub-command that does not exist: help and exit code 0 would let a script go on.
+func known(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := fmt.Sprintf("\"%s --help\" lists what there is", cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = "did you mean " + near[0] + "?"
+	}
+	return fmt.Errorf("unknown command %q for %q; %s", args[0], cmd.CommandPath(), hint)
 }
 
 func newVersion() *cobra.Command {
