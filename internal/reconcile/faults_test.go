@@ -354,3 +354,30 @@ func TestADeletionDoesNotWaitForACopy(t *testing.T) {
 		t.Error("the end of the copy was told as a failure")
 	}
 }
+
+func TestAMachineGoesOverToTheNewHypervisorWhenItsGuestGoesDown(t *testing.T) {
+	h := newHost()
+	d := newDaemon(t, h)
+	d.start(nil)
+	d.create(one)
+	d.running(one)
+	d.stop()
+	d.tweak = func(o *Options) {
+		o.Driver = driver{h: h, name: "other"}
+		o.Drivers = map[string]vmm.Driver{"imaginary": driver{h: h}}
+	}
+	d.start(nil)
+	d.until("adopted", one, func(m *machine.Machine) bool {
+		return m.Record.State == machine.Running && d.r.session(one) != nil && d.r.session(one).connected() != nil
+	})
+	if h.starts != 1 {
+		t.Error("a running guest was disturbed")
+	}
+	h.with(t, one, func(g *guest) { g.state = vmm.StateIdle; h.tell(g, vmm.EventGuestStopped) })
+	d.until("running on the other one", one, func(m *machine.Machine) bool {
+		return m.Record.State == machine.Running && m.Record.VMM != nil && m.Record.VMM.Driver == "other"
+	})
+	if n := len(h.world.Living()); n != 1 {
+		t.Errorf("%d VMMs", n)
+	}
+}

@@ -62,6 +62,7 @@ type View struct {
 	Machine *machine.Machine
 	Process ProcessState
 	VM      vmm.Observation // of a living process
+	Driver  string          // that new VMMs are started with; one of another driver gets no new guest
 	Now     time.Time
 }
 
@@ -137,6 +138,11 @@ func planRun(v View) Plan {
 			Step{Name: StepVMMLaunch}, Step{Name: StepVMMCreate}, Step{Name: StepVMMBoot})}
 	}
 	if r.VMM.StopAskedAt != nil { // power went off and on again: finish the stop first
+		return planStop(v)
+	}
+	if v.VM.State != vmm.StateRunning && v.VM.State != vmm.StatePaused && r.VMM.Driver != v.Driver {
+		// The hypervisor was changed. What a machine is given now (networks, Ignition) is made for the new one, so that
+		// a VMM of the old one whose guest does not run can only make room.
 		return planStop(v)
 	}
 	switch v.VM.State {

@@ -169,7 +169,7 @@ func (r *Reconciler) closeSessions() {
 
 // observe asks the host what there is of m. An error means "could not ask": nothing must be concluded from it.
 func (r *Reconciler) observe(ctx context.Context, m *machine.Machine) (View, error) {
-	v := View{Machine: m, Process: ProcessNone, Now: r.o.Now()}
+	v := View{Machine: m, Process: ProcessNone, Driver: r.o.Driver.Name(), Now: r.o.Now()}
 	if m.Record.VMM == nil {
 		return v, nil
 	}
@@ -248,7 +248,7 @@ func (r *Reconciler) adopt(ctx context.Context, m *machine.Machine) (*session, P
 		if len(found) == 0 {
 			return nil, ProcessIntended, nil
 		}
-		first := eldest(found)
+		first := eldest(preferred(found, rec.Marker))
 		if _, err := r.recordProcess(ctx, m, first); err != nil && !machine.IsKind(err, machine.Exhausted) {
 			return nil, "", err
 		}
@@ -280,6 +280,20 @@ func (r *Reconciler) recordProcess(ctx context.Context, m *machine.Machine, proc
 		}
 		return nil
 	})
+}
+
+// preferred narrows processes of a machine to those of one launch, if there are any.
+func preferred(found []process.Identity, marker string) []process.Identity {
+	var own []process.Identity
+	for _, id := range found {
+		if id.Marker == marker {
+			own = append(own, id)
+		}
+	}
+	if len(own) > 0 {
+		return own
+	}
+	return found
 }
 
 // eldest picks the VMM itself among processes of one marker: helpers it forked are younger.
