@@ -119,11 +119,7 @@ func newNetwork(cfg *config.Config, c vmm.Capabilities) (network.Plugin, error) 
 		}
 		return user.New(o)
 	}
-	var o isolated.Options
-	if !c.IsolatedNIC {
-		o.Taps = isolated.NewHostTaps()
-	}
-	return isolated.New(o), nil
+	return isolated.New(isolated.Options{Taps: isolated.NewHostTaps(), Native: c.IsolatedNIC}), nil
 }
 
 // followStore wakes machines when what is wanted of them changed.

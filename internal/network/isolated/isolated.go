@@ -31,17 +31,23 @@ type Taps interface {
 // Options is what the plugin is made of.
 type Options struct {
 	// Taps is needed when the hypervisor cannot make an isolated interface by itself (Cloud Hypervisor): each
-	// interface then hangs on a tap that is connected to nothing. Nil when it can (QEMU).
+	// interface then hangs on a tap that is connected to nothing. May be nil when it can (QEMU).
 	Taps Taps
+	// Native says that the hypervisor makes isolated interfaces by itself. Taps then serves only to remove those of
+	// machines that another hypervisor ran before the configuration changed.
+	Native bool
 }
 
 // Plugin implements network.Plugin.
-type Plugin struct{ taps Taps }
+type Plugin struct {
+	taps   Taps
+	native bool
+}
 
 var _ network.Plugin = (*Plugin)(nil)
 
 // New makes the plugin.
-func New(o Options) *Plugin { return &Plugin{taps: o.Taps} }
+func New(o Options) *Plugin { return &Plugin{taps: o.Taps, native: o.Native || o.Taps == nil} }
 
 // Name returns "isolated".
 func (p *Plugin) Name() string { return Name }
@@ -54,7 +60,7 @@ func (p *Plugin) Apply(ctx context.Context, req network.Request) (network.Result
 	result := network.Result{
 		Ready: true, Handle: handle(req), MAC: machine.MAC(req.MachineID, req.NIC.Name), Backend: network.BackendIsolated,
 	}
-	if p.taps == nil {
+	if p.native {
 		return result, nil
 	}
 	result.Backend, result.Tap = network.BackendTap, TapName(req.MachineID, req.NIC.Name)
@@ -64,7 +70,7 @@ func (p *Plugin) Apply(ctx context.Context, req network.Request) (network.Result
 	return result, nil
 }
 
-// Delete removes the interface's tap, if it has one.
+// Delete removes the interface's tap, if it has one, whichever hypervisor it was made for.
 func (p *Plugin) Delete(ctx context.Context, req network.Request) error {
 	if p.taps == nil {
 		return nil
