@@ -62,7 +62,7 @@ func assemble(
 	if p.drivers, err = newDrivers(ctx, cfg, log); err != nil {
 		return nil, err
 	}
-	plugin, err := newNetwork(cfg, p.drivers.chosen.Capabilities())
+	plugin, networks, err := newNetworks(cfg, p.drivers.chosen.Capabilities())
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,8 @@ func assemble(
 	}
 	if p.reconciler, err = reconcile.New(reconcile.Options{
 		Store: st, Driver: p.drivers.chosen, Drivers: p.drivers.all, Supervisor: p.supervisor, Images: p.images,
-		Volumes: volumes, Network: plugin, Consoles: consoles{p.consoles}, Events: recorder{events}, Logger: log,
+		Volumes: volumes, Network: plugin, Networks: networks, Consoles: consoles{p.consoles}, Events: recorder{events},
+		Logger: log,
 		StateDir: cfg.StateDir, RuntimeDir: cfg.RuntimeDir, Ignition: cfg.Hypervisor.Ignition,
 		Workers: cfg.Reconcile.Workers, Resync: cfg.Reconcile.ResyncInterval, MaxBackoff: cfg.Reconcile.MaxBackoff,
 		Observe: observeSteps(p.registry), Failpoint: failpoints(log),
@@ -109,17 +110,27 @@ func assemble(
 	return p, err
 }
 
-func newNetwork(cfg *config.Config, c vmm.Capabilities) (network.Plugin, error) {
-	if cfg.Network.Plugin == config.NetworkUser {
-		o := user.Options{Supported: c.UserNetwork}
-		for _, f := range cfg.Network.User.Forwards {
-			o.Forwards = append(o.Forwards, network.Forward{
-				HostAddress: f.HostAddress.String(), HostPort: int(f.HostPort), GuestPort: int(f.GuestPort),
-			})
-		}
-		return user.New(o)
+// newNetworks makes the plugin for new interfaces, and all of them, to remove what was made before the configuration
+// changed.
+func newNetworks(cfg *config.Config, c vmm.Capabilities) (network.Plugin, map[string]network.Plugin, error) {
+	o := user.Options{Supported: c.UserNetwork || cfg.Network.Plugin != config.NetworkUser}
+	for _, f := range cfg.Network.User.Forwards {
+		o.Forwards = append(o.Forwards, network.Forward{
+			HostAddress: f.HostAddress.String(), HostPort: int(f.HostPort), GuestPort: int(f.GuestPort),
+		})
 	}
-	return isolated.New(isolated.Options{Taps: isolated.NewHostTaps(), Native: c.IsolatedNIC}), nil
+	userMode, err := user.New(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	all := map[string]network.Plugin{
+		user.Name:     userMode,
+		isolated.Name: isolated.New(isolated.Options{Taps: isolated.NewHostTaps(), Native: c.IsolatedNIC}),
+	}
+	if cfg.Network.Plugin == config.NetworkUser {
+		return userMode, all, nil
+	}
+	return all[isolated.Name], all, nil
 }
 
 // followStore wakes machines when what is wanted of them changed.

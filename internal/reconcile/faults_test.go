@@ -15,6 +15,7 @@ import (
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/image"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/store"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
@@ -379,5 +380,37 @@ func TestAMachineGoesOverToTheNewHypervisorWhenItsGuestGoesDown(t *testing.T) {
 	})
 	if n := len(h.world.Living()); n != 1 {
 		t.Errorf("%d VMMs", n)
+	}
+}
+
+func TestAnInterfaceIsRemovedByThePluginThatMadeIt(t *testing.T) {
+	for _, restarted := range []bool{false, true} {
+		h := newHost()
+		d := newDaemon(t, h)
+		d.start(nil)
+		d.create(one)
+		d.running(one)
+		d.stop()
+		d.tweak = func(o *Options) {
+			o.Network = nics{h: h, name: "other"}
+			o.Networks = map[string]network.Plugin{"imaginary": nics{h: h}}
+		}
+		if restarted {
+			h.world.Reboot()
+		}
+		d.start(nil)
+		if restarted {
+			d.until("interface made anew", one, func(m *machine.Machine) bool {
+				if n := m.Record.NICs["primary"]; n.Handle == "" {
+					t.Errorf("the handle was cleared: %+v", n)
+				}
+				return m.Record.State == machine.Running && m.Record.NICs["primary"].Plugin == "other" && h.starts == 2
+			})
+		}
+		d.remove(one)
+		d.gone(one)
+		if left := h.leaks(); len(left) > 0 {
+			t.Errorf("left behind: %v", left)
+		}
 	}
 }

@@ -251,21 +251,25 @@ func (p volumes) Delete(_ context.Context, req volume.Request) error {
 	return p.h.failing["volume.delete"]
 }
 
-type nics struct{ h *host }
+type nics struct {
+	h    *host
+	name string // "" = imaginary
+}
 
-func (p nics) Name() string                                    { return "imaginary" }
+func (p nics) Name() string                                    { return cmp.Or(p.name, "imaginary") }
+func (p nics) key(req network.Request) string                  { return p.name + req.MachineID + "/" + req.NIC.Name }
 func (p nics) Validate(string, machine.NetworkInterface) error { return nil }
 func (p nics) Apply(_ context.Context, req network.Request) (network.Result, error) {
 	p.h.mu.Lock()
 	defer p.h.mu.Unlock()
-	p.h.nics[req.MachineID+"/"+req.NIC.Name] = true
-	return network.Result{Ready: true, Handle: "nic://" + req.NIC.Name, Backend: network.BackendIsolated}, nil
+	p.h.nics[p.key(req)] = true
+	return network.Result{Ready: true, Handle: "nic://" + p.name + req.NIC.Name, Backend: network.BackendIsolated}, nil
 }
 
 func (p nics) Delete(_ context.Context, req network.Request) error {
 	p.h.mu.Lock()
 	defer p.h.mu.Unlock()
-	delete(p.h.nics, req.MachineID+"/"+req.NIC.Name)
+	delete(p.h.nics, p.key(req))
 	return nil
 }
 
@@ -367,7 +371,7 @@ func (d *daemon) start(failpoint func(context.Context, StepName, string) error) 
 	sup := processtest.NewFake(d.h.world)
 	o := Options{
 		Store: d.store, Driver: driver{h: d.h}, Supervisor: sup, Images: d.images, Volumes: []volume.Plugin{volumes{d.h}},
-		Network: nics{d.h}, Consoles: consoles{}, Events: d.told, StateDir: d.dir, RuntimeDir: d.dir,
+		Network: nics{h: d.h}, Consoles: consoles{}, Events: d.told, StateDir: d.dir, RuntimeDir: d.dir,
 		Workers: 4, MaxBackoff: 200 * time.Millisecond, Failpoint: failpoint,
 	}
 	if d.tweak != nil {

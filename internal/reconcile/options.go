@@ -62,7 +62,8 @@ type Options struct {
 	Supervisor process.Supervisor
 	Images     Images
 	Volumes    []volume.Plugin
-	Network    network.Plugin
+	Network    network.Plugin            // for new interfaces
+	Networks   map[string]network.Plugin // by name, to release what they made before the configuration changed; Network is added by itself
 	Consoles   Consoles
 	Events     Events
 	Logger     *slog.Logger
@@ -106,6 +107,10 @@ func (o *Options) complete() error {
 	drivers := map[string]vmm.Driver{o.Driver.Name(): o.Driver}
 	maps.Copy(drivers, o.Drivers)
 	o.Drivers = drivers
+	networks := map[string]network.Plugin{}
+	maps.Copy(networks, o.Networks)
+	networks[o.Network.Name()] = o.Network
+	o.Networks = networks
 	if o.Workers <= 0 {
 		o.Workers = DefaultWorkers
 	}

@@ -174,8 +174,14 @@ func (r *Reconciler) prepareNIC(ctx context.Context, m *machine.Machine, name st
 		return nil
 	}
 	before, known := m.Record.NICs[name]
+	if known && before.Plugin != r.o.Network.Name() { // the configuration was changed: the record must not lose what there is
+		if err := r.removeNIC(ctx, m, before.Plugin, name); err != nil {
+			return err
+		}
+		known = false
+	}
 	if !known {
-		before = machine.NICRecord{Plugin: r.o.Network.Name()}
+		before = machine.NICRecord{Plugin: r.o.Network.Name(), Handle: before.Handle, MAC: before.MAC} // an empty handle would be told
 		if err := r.recordNIC(ctx, m.ID, name, before); err != nil {
 			return err
 		}
@@ -206,16 +212,21 @@ func (r *Reconciler) recordNIC(ctx context.Context, id, name string, n machine.N
 }
 
 func (r *Reconciler) releaseNIC(ctx context.Context, m *machine.Machine, name string) error {
-	rec := m.Record.NICs[name]
-	if rec.Plugin != r.o.Network.Name() {
-		return machine.Errorf(machine.Unavailable, "network plugin %q is not available now", rec.Plugin)
+	if err := r.removeNIC(ctx, m, m.Record.NICs[name].Plugin, name); err != nil {
+		return err
+	}
+	return r.record(ctx, m.ID, func(rec *machine.Record) { delete(rec.NICs, name) })
+}
+
+// removeNIC has the plugin that made an interface remove it.
+func (r *Reconciler) removeNIC(ctx context.Context, m *machine.Machine, plugin, name string) error {
+	network, ok := r.o.Networks[plugin]
+	if !ok {
+		return machine.Errorf(machine.Unavailable, "network plugin %q is not available now", plugin)
 	}
 	nic := machine.NetworkInterface{Name: name}
 	if i := slices.IndexFunc(m.Desired.NICs, func(n machine.NetworkInterface) bool { return n.Name == name }); i >= 0 {
 		nic = m.Desired.NICs[i]
 	}
-	if err := r.o.Network.Delete(ctx, r.nicRequest(m, nic)); err != nil {
-		return err
-	}
-	return r.record(ctx, m.ID, func(rec *machine.Record) { delete(rec.NICs, name) })
+	return network.Delete(ctx, r.nicRequest(m, nic))
 }
