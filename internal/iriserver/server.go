@@ -128,7 +128,7 @@ func (s *Server) ListMachines(_ context.Context, req *iri.ListMachinesRequest) (
 			answer.Machines = append(answer.Machines, s.cache.get(m))
 		}
 	}
-	if f == nil {
+	if f.GetId() == "" && len(f.GetLabelSelector()) == 0 { // all of them
 		s.cache.sweep(len(answer.Machines), func(id string) bool { _, err := s.o.Store.Get(id); return err != nil })
 	}
 	return answer, nil

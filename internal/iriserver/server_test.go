@@ -359,6 +359,31 @@ func TestAListOfTenThousandMachinesIsComplete(t *testing.T) {
 	}
 }
 
+func TestAnswersOfRemovedMachinesAreForgottenHoweverTheListIsAskedFor(t *testing.T) {
+	for name, req := range map[string]*iri.ListMachinesRequest{
+		"no filter": {}, "an empty filter": {Filter: &iri.MachineFilter{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil)
+			for i := range 200 {
+				answer, err := r.server.CreateMachine(t.Context(), &iri.CreateMachineRequest{Machine: r.new(fmt.Sprint("u", i))})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := r.store.Remove(t.Context(), answer.Machine.Metadata.Id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := r.client.ListMachines(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+			if n := len(r.server.cache.answers); n > 64 {
+				t.Errorf("%d answers kept of no machine", n)
+			}
+		})
+	}
+}
+
 func TestUnknownFieldsAreNoReasonToRefuse(t *testing.T) {
 	r := newRig(t, nil)
 	m := &iri.Machine{Metadata: &metaapi.ObjectMetadata{}, Spec: &iri.MachineSpec{Class: "small"}}
