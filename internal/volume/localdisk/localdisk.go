@@ -98,6 +98,9 @@ func (p *Plugin) Validate(field string, v machine.Volume) error {
 // kind Invalid for a bad request, Exhausted for lack of space, FailedPrecondition where something that is no disk stands
 // in its place or the image is missing, else Unavailable.
 func (p *Plugin) Prepare(ctx context.Context, req volume.Request) (volume.Prepared, error) {
+	if err := p.Validate("volume", req.Volume); err != nil {
+		return volume.Prepared{}, err
+	}
 	if err := p.check(req); err != nil {
 		return volume.Prepared{}, err
 	}
@@ -155,7 +158,7 @@ func (p *Plugin) Delete(_ context.Context, req volume.Request) error {
 
 // check proves that the directory is that of the volume, since files in it are going to be written or removed.
 func (p *Plugin) check(req volume.Request) error {
-	if err := p.Validate("volume", req.Volume); err != nil {
+	if err := machine.ValidateName("volume.name", req.Volume.Name); err != nil {
 		return err
 	}
 	id := req.MachineID

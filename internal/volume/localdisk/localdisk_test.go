@@ -318,6 +318,18 @@ func TestDeleteIsIdempotentAndStaysInItsDirectory(t *testing.T) {
 	}
 }
 
+func TestADiskIsDeletedThoughNobodyKnowsItsSizeAnyMore(t *testing.T) {
+	p, req := newPlugin(t), request(t, 1<<20, nil)
+	mustPrepare(t, p, req)
+	req.Volume = machine.Volume{Name: req.Volume.Name} // it is in the record alone, no longer wanted
+	if err := p.Delete(t.Context(), req); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(req.Dir); !os.IsNotExist(err) {
+		t.Errorf("directory is still there: %v", err)
+	}
+}
+
 func TestRequestsThatNameAnotherPlaceAreRefused(t *testing.T) {
 	p := newPlugin(t)
 	for name, change := range map[string]func(*volume.Request){
