@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -78,18 +79,18 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 		"-no-reboot", "-serial", "stdio", "-kernel", o.Guest.VMLinux, "-initrd", archive,
 		"-append", guest.DefaultCommandLine("amd64"))
 	cmd.WaitDelay = 10 * time.Second
+	cmd.SysProcAttr = endWithUs()
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return 0, err
 	}
 	console, terminal := io.Pipe()
 	cmd.Stdout, cmd.Stderr = terminal, terminal
-	if err := cmd.Start(); err != nil {
-		return 0, fmt.Errorf("start the emulated machine: %w", err)
-	}
 	ended := make(chan error, 1)
 	go func() {
-		err := cmd.Wait()
+		runtime.LockOSThread() // whose end would end the machine
+		defer runtime.UnlockOSThread()
+		err := cmd.Run()
 		_ = terminal.Close()
 		ended <- err
 	}()
