@@ -54,13 +54,15 @@ func newHost() *host {
 		world: processtest.NewWorld(), guests: map[string]*guest{}, volumes: map[string]int{}, nics: map[string]bool{},
 		failing: map[string]error{}, asked: map[string]int{},
 	}
-	h.world.OnStart(func(spec process.Spec, id process.Identity) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.starts++
-		h.guests[strings.Split(spec.Marker, "/")[1]] = &guest{pid: id.PID, state: vmm.StateEmpty}
-	})
+	h.world.OnStart(h.onStart)
 	return h
+}
+
+func (h *host) onStart(spec process.Spec, id process.Identity) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.starts++
+	h.guests[strings.Split(spec.Marker, "/")[1]] = &guest{pid: id.PID, state: vmm.StateEmpty}
 }
 
 // living returns the guest of a machine whose process lives.

@@ -1,0 +1,128 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconcile
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
+)
+
+// TestWhateverHappensAMachineHasOneVMMAndComesToWhatIsWanted does to a machine, its host and the daemon what may
+// happen to them, in an order drawn by chance. The imaginary volumes panic when they are deleted under a living VMM.
+func TestWhateverHappensAMachineHasOneVMMAndComesToWhatIsWanted(t *testing.T) {
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			newStorm(t, seed).run()
+		})
+	}
+}
+
+type storm struct {
+	t       *testing.T
+	h       *host
+	d       *daemon
+	draw    *rand.Rand
+	full    atomic.Bool
+	history []string
+}
+
+func newStorm(t *testing.T, seed uint64) *storm {
+	s := &storm{t: t, h: newHost(), draw: rand.New(rand.NewPCG(seed, 1))}
+	begun := s.h.onStart
+	s.h.world.OnStart(func(spec process.Spec, id process.Identity) {
+		for pid, other := range s.h.world.Living() {
+			if pid != id.PID && strings.Split(other.Marker, "/")[1] == strings.Split(spec.Marker, "/")[1] {
+				t.Errorf("a second VMM of one machine is started: %s beside %s", spec.Marker, other.Marker)
+			}
+		}
+		begun(spec, id)
+	})
+	s.d = newDaemon(t, s.h)
+	s.d.tweak = func(o *Options) {
+		o.Store = &fullStore{Store: s.d.store, refuses: func(_, _ *machine.Record) bool { return s.full.Load() }}
+	}
+	return s
+}
+
+func (s *storm) run() {
+	s.d.start(nil)
+	s.d.create(one)
+	for range 40 {
+		s.strike()
+		time.Sleep(time.Duration(s.draw.IntN(12)) * time.Millisecond)
+	}
+	s.calm()
+	s.d.want(one, func(want *machine.Desired) { want.Power = machine.PowerOn })
+	s.d.running(one)
+	if n := len(s.h.world.Living()); n != 1 {
+		s.t.Errorf("%d VMMs; history: %v", n, s.history)
+	}
+	if s.h.volumes[one+"/root"] == 0 {
+		s.t.Errorf("the volume is gone; history: %v", s.history)
+	}
+	s.d.remove(one)
+	s.d.gone(one)
+	if left := s.h.leaks(); len(left) > 0 {
+		s.t.Errorf("left behind: %v; history: %v", left, s.history)
+	}
+}
+
+// strike lets one thing happen.
+func (s *storm) strike() {
+	calls := []string{"connect", "inspect", "create", "boot", "volume"}
+	call := calls[s.draw.IntN(len(calls))]
+	scripted := errors.New("scripted")
+	all := []struct {
+		name string
+		do   func()
+	}{
+		{"power on", func() { s.d.want(one, func(want *machine.Desired) { want.Power = machine.PowerOn }) }},
+		{"power off", func() { s.d.want(one, func(want *machine.Desired) { want.Power = machine.PowerOff }) }},
+		{"crash", func() { s.guest(func(g *guest) { defer s.h.world.Kill(g.pid, syscall.SIGSEGV) }) }},
+		{"guest stops", func() { s.guest(func(g *guest) { g.state = vmm.StateIdle; s.h.tell(g, vmm.EventGuestStopped) }) }},
+		{"guest fails", func() { s.guest(func(g *guest) { g.state = vmm.StateFailed; s.h.tell(g, vmm.EventResync) }) }},
+		{"daemon restarts", func() { s.d.stop(); s.d.start(nil) }},
+		{"host reboots", func() { s.d.stop(); s.h.world.Reboot(); s.d.start(nil) }},
+		{"fail " + call, func() { s.h.fail(call, scripted) }},
+		{"mend " + call, func() { s.h.fail(call, nil) }},
+		{"adopt fails", func() { s.h.world.FailAdopt(scripted) }},
+		{"find fails", func() { s.h.world.FailFind(scripted) }},
+		{"start fails", func() { s.h.world.FailStarts(scripted) }},
+		{"disk full", func() { s.full.Store(true) }},
+		{"disk not full", func() { s.full.Store(false) }},
+		{"calm", s.calm},
+	}
+	one := all[s.draw.IntN(len(all))]
+	s.history = append(s.history, one.name)
+	one.do()
+}
+
+func (s *storm) guest(fn func(*guest)) {
+	s.h.mu.Lock()
+	defer s.h.mu.Unlock()
+	if g := s.h.living(one); g != nil {
+		fn(g)
+	}
+}
+
+// calm ends all that goes wrong.
+func (s *storm) calm() {
+	for _, call := range []string{"connect", "inspect", "create", "boot", "volume"} {
+		s.h.fail(call, nil)
+	}
+	s.h.world.FailAdopt(nil)
+	s.h.world.FailFind(nil)
+	s.full.Store(false)
+}
