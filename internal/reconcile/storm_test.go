@@ -21,7 +21,7 @@ import (
 // TestWhateverHappensAMachineHasOneVMMAndComesToWhatIsWanted does to a machine, its host and the daemon what may
 // happen to them, in an order drawn by chance. The imaginary volumes panic when they are deleted under a living VMM.
 func TestWhateverHappensAMachineHasOneVMMAndComesToWhatIsWanted(t *testing.T) {
-	for seed := range uint64(4) {
+	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			newStorm(t, seed).run()
@@ -94,11 +94,12 @@ func (s *storm) strike() {
 		{"guest stops", func() { s.guest(func(g *guest) { g.state = vmm.StateIdle; s.h.tell(g, vmm.EventGuestStopped) }) }},
 		{"guest fails", func() { s.guest(func(g *guest) { g.state = vmm.StateFailed; s.h.tell(g, vmm.EventResync) }) }},
 		{"daemon restarts", func() { s.d.stop(); s.d.start(nil) }},
+		{"comes up", func() { s.calm(); s.d.want(one, func(want *machine.Desired) { want.Power = machine.PowerOn }); s.d.running(one) }},
 		{"host reboots", func() { s.d.stop(); s.h.world.Reboot(); s.d.start(nil) }},
 		{"fail " + call, func() { s.h.fail(call, scripted) }},
 		{"mend " + call, func() { s.h.fail(call, nil) }},
-		{"adopt fails", func() { s.h.world.FailAdopt(scripted) }},
-		{"find fails", func() { s.h.world.FailFind(scripted) }},
+		{"daemon restarts and cannot adopt", func() { s.d.stop(); s.h.world.FailAdopt(scripted); s.d.start(nil) }},
+		{"daemon restarts and cannot find", func() { s.d.stop(); s.h.world.FailFind(scripted); s.d.start(nil) }},
 		{"start fails", func() { s.h.world.FailStarts(scripted) }},
 		{"disk full", func() { s.full.Store(true) }},
 		{"disk not full", func() { s.full.Store(false) }},
