@@ -54,6 +54,16 @@ func group(s string) error {
 	return badValue("", "%q is neither a group name nor a group number", s)
 }
 
+// openAddress takes a port alone for every interface, IPv4 and IPv6: for what anybody may ask.
+func openAddress(s string) error {
+	if port, ok := strings.CutPrefix(s, ":"); ok {
+		if _, err := strconv.ParseUint(port, 10, 16); err == nil {
+			return nil
+		}
+	}
+	return listenAddress(s)
+}
+
 // listenAddress refuses to open a port on every interface by an omission.
 func listenAddress(s string) error {
 	if s == "" {

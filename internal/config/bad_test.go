@@ -82,6 +82,10 @@ c.yaml:4:13: error: runtimeDir: contains stateDir, which must survive when the r
 c.yaml:3:14: error: iri.group: "a b" is neither a group name nor a group number`},
 		"metrics on every interface by omission": {"servers: {metricsAddress: \":8080\"}\n", `
 c.yaml:3:27: error: servers.metricsAddress: ":8080" names no host; write 127.0.0.1:8080, or 0.0.0.0:8080 or [::]:8080 to serve every interface`},
+		"health without port": {"servers: {healthAddress: \":\"}\n", `
+c.yaml:3:26: error: servers.healthAddress: ":" has no port between 0 and 65535`},
+		"health and metrics at one address": {"servers: {healthAddress: \"127.0.0.1:1\", metricsAddress: \"127.0.0.1:1\"}\n", `
+c.yaml:3:57: error: servers.metricsAddress: is servers.healthAddress too: health is for everybody to ask, metrics and status are not; use another port`},
 		"metrics without port": {"servers: {metricsAddress: localhost}\n", `
 c.yaml:3:27: error: servers.metricsAddress: "localhost" is not of the form host:port`},
 		"events gone before they are fetched": {"events: {ttl: 1m}\n", `

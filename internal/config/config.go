@@ -172,7 +172,9 @@ type Console struct {
 
 // Servers are the HTTP servers; an empty address keeps one off.
 type Servers struct {
-	MetricsAddress string
+	HealthAddress     string // may name a port alone, for every interface
+	MetricsAddress    string
+	PerMachineMetrics int // machines with metrics of their own; 0 is none
 }
 
 // Log is the daemon's own log on standard error.
@@ -203,6 +205,7 @@ func Default() Config {
 		Reconcile: Reconcile{Workers: 15, ResyncInterval: time.Minute, MaxBackoff: 30 * time.Second},
 		Events:    Events{Max: 1000, TTL: 5 * time.Minute, SweepInterval: time.Minute},
 		Console:   Console{LogMaxBytes: 8 << 20, LogBackups: 1},
+		Servers:   Servers{HealthAddress: ":8181", MetricsAddress: "127.0.0.1:8182", PerMachineMetrics: 500},
 		Log:       Log{Level: "info", Format: LogText},
 	}
 }

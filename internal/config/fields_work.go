@@ -75,10 +75,21 @@ func surfaceFields() []Field {
 			codec: integer(func(c *Config) *int { return &c.Console.LogBackups }, 0, 16),
 		},
 		{
+			Path: "servers.healthAddress", Flag: "servers-health-check-address", Type: TypeAddress, Empty: "off",
+			Limits: "port, with an IP address or localhost before it or, for every interface, nothing",
+			Doc:    "Where `/healthz` and `/readyz` are served over HTTP, and nothing else.",
+			codec:  text(func(c *Config) *string { return &c.Servers.HealthAddress }, openAddress),
+		},
+		{
 			Path: "servers.metricsAddress", Type: TypeAddress, Empty: "off",
 			Limits: "IP address or localhost, and port; every interface only as 0.0.0.0 or [::]",
-			Doc:    "Where Prometheus metrics are served over HTTP.",
+			Doc:    "Where Prometheus metrics (`/metrics`) and the status page (`/statusz`) are served over HTTP.",
 			codec:  text(func(c *Config) *string { return &c.Servers.MetricsAddress }, listenAddress),
+		},
+		{
+			Path: "servers.perMachineMetrics", Type: TypeInt, Limits: "0 to 10000; 0 is none",
+			Doc:   "Greatest number of machines with metrics of their own (CPU, memory, disks, network); the oldest come first.",
+			codec: integer(func(c *Config) *int { return &c.Servers.PerMachineMetrics }, 0, 10000),
 		},
 		{
 			Path: "log.level", Type: TypeString, Allowed: levels,

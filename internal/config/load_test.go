@@ -156,6 +156,8 @@ func TestFlagsOfOtherProvidersAreAccepted(t *testing.T) {
 		"--machine-event-max-events=100":               func(c *config.Config) bool { return c.Events.Max == 100 },
 		"--machine-event-ttl=10m":                      func(c *config.Config) bool { return c.Events.TTL == 10*time.Minute },
 		"--machine-event-resync-interval=30s":          func(c *config.Config) bool { return c.Events.SweepInterval == 30*time.Second },
+		"--servers-health-check-address=:9091":         func(c *config.Config) bool { return c.Servers.HealthAddress == ":9091" },
+		"--servers-health-check-address=":              func(c *config.Config) bool { return c.Servers.HealthAddress == "" },
 		"--servers-metrics-address=127.0.0.1:9090":     func(c *config.Config) bool { return c.Servers.MetricsAddress == "127.0.0.1:9090" },
 		"--zap-log-level=error":                        func(c *config.Config) bool { return c.Log.Level == "error" },
 		"--zap-encoder=console":                        func(c *config.Config) bool { return c.Log.Format == "text" },

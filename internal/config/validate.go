@@ -24,6 +24,7 @@ func (r *loading) validate() {
 	r.ignition()
 	r.userNetwork()
 	r.events()
+	r.servers()
 	if r.sound("machineClasses.file", "machineClasses.inline") &&
 		r.cfg.MachineClasses.File != "" && len(r.cfg.MachineClasses.Inline) > 0 {
 		r.fail("machineClasses.inline", "keep one of the two", "contradicts machineClasses.file: classes come from one place")
@@ -168,5 +169,12 @@ func (r *loading) events() {
 		r.fail("events.ttl", "use 2m or more", "%s is too short: the machine pool controller fetches events once a minute, and some would be gone by then", formatDuration(e.TTL))
 	} else if e.SweepInterval > e.TTL {
 		r.warn("events.sweepInterval", "use at most events.ttl", "%s is longer than events.ttl, so events are kept for up to twice their time", formatDuration(e.SweepInterval))
+	}
+}
+
+func (r *loading) servers() {
+	s := r.cfg.Servers
+	if r.sound("servers.healthAddress", "servers.metricsAddress") && s.HealthAddress != "" && s.HealthAddress == s.MetricsAddress {
+		r.fail("servers.metricsAddress", "use another port", "is servers.healthAddress too: health is for everybody to ask, metrics and status are not")
 	}
 }
