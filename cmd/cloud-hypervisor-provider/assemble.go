@@ -93,7 +93,7 @@ func assemble(
 	if p.reconciler, err = reconcile.New(reconcile.Options{
 		Store: st, Driver: p.drivers.chosen, Drivers: p.drivers.all, Supervisor: p.supervisor, Images: p.images,
 		Volumes: volumes, Network: plugin, Networks: networks, Consoles: consoles{p.consoles}, Events: recorder{events},
-		Logger: log,
+		Logger:   log,
 		StateDir: cfg.StateDir, RuntimeDir: cfg.RuntimeDir, Ignition: cfg.Hypervisor.Ignition,
 		Workers: cfg.Reconcile.Workers, Resync: cfg.Reconcile.ResyncInterval, MaxBackoff: cfg.Reconcile.MaxBackoff,
 		Observe: observeSteps(p.registry), Failpoint: failpoints(log),

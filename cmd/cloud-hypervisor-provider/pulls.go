@@ -67,7 +67,7 @@ func (p *pulls) describe(ev image.Event) (kind, reason, text string) {
 		return reconcile.Normal, "ImagePullSucceeded", "image " + ev.Ref + " is here"
 	case image.PullFailed:
 		delete(p.quarters, ev.Ref)
-		return reconcile.Warning, "ImagePullFailed", fmt.Sprintf("pull image %s: %v", ev.Ref, ev.Err)
+		return reconcile.Warning, "ImagePullFailed", ev.Err.Error()
 	}
 	return "", "", ""
 }

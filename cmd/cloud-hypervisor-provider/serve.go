@@ -39,7 +39,12 @@ A second signal ends it at once.`,
 			if err != nil {
 				return err
 			}
-			return serve(cmd.Context(), cfg)
+			err = serve(cmd.Context(), cfg)
+			if err != nil && cfg.Log.Format == config.LogJSON {
+				newLogger(cfg.Log).Error("cannot serve", "error", err) // whoever parses the log finds the reason there
+				return &exitError{1}
+			}
+			return err
 		},
 	}
 	c.addFlags(cmd)
@@ -64,19 +69,17 @@ func serve(ctx context.Context, cfg *config.Config) (err error) {
 	if err := show(os.Stderr, report); err != nil {
 		return err
 	}
-	for _, dir := range []string{cfg.StateDir, cfg.RuntimeDir} {
-		if err := os.MkdirAll(dir, 0o750); err != nil {
-			return fmt.Errorf("make directory: %w", err)
-		}
+	if err := os.MkdirAll(cfg.StateDir, 0o750); err != nil {
+		return fmt.Errorf("make the state directory: %w", err)
+	}
+	if err := os.MkdirAll(cfg.RuntimeDir, 0o750); err != nil {
+		return fmt.Errorf("make the runtime directory: %w", err)
 	}
 	st, err := store.Open(ctx, store.Options{Dir: cfg.StateDir, Logger: log})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	for _, q := range st.Quarantined() {
-		log.Error("a stored machine is damaged and set aside", "key", q.Key, "reason", q.Reason)
-	}
 	parts, err := assemble(ctx, cfg, classes, st, log)
 	if err != nil {
 		return err
@@ -101,7 +104,9 @@ func serve(ctx context.Context, cfg *config.Config) (err error) {
 			},
 		})
 	})
-	err = group.Wait()
+	if err := group.Wait(); err != nil {
+		return err
+	}
 	log.Info("stopped; guests go on")
-	return err
+	return nil
 }
