@@ -414,3 +414,28 @@ func TestAnInterfaceIsRemovedByThePluginThatMadeIt(t *testing.T) {
 		}
 	}
 }
+
+func TestAVMMThatWasAskedToEndIsNotAskedHowItIs(t *testing.T) {
+	h := newHost()
+	d := newDaemon(t, h)
+	inspected := func() int {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.asked["inspect"]
+	}
+	var before atomic.Int64
+	d.start(func(_ context.Context, s StepName, when string) error {
+		if s == StepVMMStop && when == "after" {
+			before.Store(int64(inspected()))
+		}
+		return nil
+	})
+	d.create(one)
+	d.running(one)
+	h.fail("shutdown", machine.Errorf(machine.Unavailable, "no answer"))
+	d.remove(one)
+	d.until("shown", one, func(m *machine.Machine) bool { return m.Record.State == machine.Terminating && before.Load() > 0 })
+	if n := inspected() - int(before.Load()); n > 0 {
+		t.Errorf("asked %d times", n)
+	}
+}

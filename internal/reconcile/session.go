@@ -196,6 +196,9 @@ func (r *Reconciler) observe(ctx context.Context, m *machine.Machine) (View, err
 		v.Process = ProcessGone
 		return v, nil
 	}
+	if m.Record.VMM.StopAskedAt != nil { // whatever it answers, it is to end; one that hangs would hold a worker
+		return v, nil
+	}
 	obs, err := r.inspect(ctx, m.ID, s)
 	switch {
 	case err == nil:
