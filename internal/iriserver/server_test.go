@@ -125,7 +125,10 @@ func (r *rig) new(uid string) *iri.Machine {
 
 func TestTheServerKeepsTheContract(t *testing.T) {
 	r := newRig(t, nil)
-	conformance.Run(t, conformance.Suite{Client: r.client, Class: "small", Image: "registry.example/image:1"})
+	conformance.Run(t, conformance.Suite{
+		Client: r.client, Class: "small", Image: "registry.example/image:1",
+		Capabilities: map[string]int64{"cpu": 1, "memory": 1 << 30},
+	})
 }
 
 func TestVersionNamesTheRuntime(t *testing.T) {

@@ -39,6 +39,8 @@ type Suite struct {
 	Image  string // reference of a boot image
 	// Works is true when machines are really started; without it the cases that wait for a state are left out.
 	Works bool
+	// Capabilities are those of the class as they were configured; nil = not known here.
+	Capabilities map[string]int64
 }
 
 // Run runs all cases.
@@ -155,8 +157,15 @@ func (s *Suite) one(t *testing.T, id string) *iri.Machine {
 func (s *Suite) until(t *testing.T, id string, want iri.MachineState) *iri.Machine {
 	t.Helper()
 	deadline := time.Now().Add(patience)
+	handles := map[string]string{}
 	for {
 		m := s.one(t, id)
+		for _, n := range m.Status.NetworkInterfaces { // C5: an empty one is cleared in the poollet's object
+			if before := handles[n.Name]; before != "" && n.Handle == "" {
+				t.Errorf("the handle of interface %s was %q and is empty while the machine is %s", n.Name, before, m.Status.State)
+			}
+			handles[n.Name] = n.Handle
+		}
 		if m.Status.State == want && m.Status.ObservedGeneration >= m.Metadata.Generation {
 			return m
 		}
@@ -354,6 +363,9 @@ func c13(t *testing.T, s *Suite) {
 			r := c.MachineClass.Capabilities.Resources
 			if r["cpu"] < 1 || r["memory"] < 1 || c.Quantity < 2 {
 				t.Errorf("class: %v", c)
+			}
+			if diff := cmp.Diff(s.Capabilities, r); s.Capabilities != nil && diff != "" {
+				t.Errorf("the poollet matches by exactly equal capabilities (-want +got):\n%s", diff)
 			}
 			return
 		}
