@@ -65,7 +65,11 @@ func (r *Record) Clone() Record {
 	c.Volumes = maps.Clone(r.Volumes)
 	c.NICs = maps.Clone(r.NICs)
 	c.Exit = clonePtr(r.Exit)
-	c.Deletion = clonePtr(r.Deletion)
+	if r.Shutdown != nil {
+		c.Shutdown = clonePtr(r.Shutdown)
+		c.Shutdown.AgentAskedAt = clonePtr(r.Shutdown.AgentAskedAt)
+		c.Shutdown.ButtonAt = clonePtr(r.Shutdown.ButtonAt)
+	}
 	c.Conditions = slices.Clone(r.Conditions)
 	return c
 }

@@ -28,8 +28,9 @@ type Record struct {
 	NICs               map[string]NICRecord    `json:"networkInterfaces,omitempty"`
 	Exit               *ExitRecord             `json:"exit,omitempty"` // how the last VMM ended, when nobody asked it to
 	Restarts           int                     `json:"restarts,omitempty"`
-	RestartAt          time.Time               `json:"restartAt,omitzero"` // not before; the backoff after a crash
-	Deletion           *DeletionRecord         `json:"deletion,omitempty"`
+	RestartAt          time.Time               `json:"restartAt,omitzero"`   // not before; the backoff after a crash
+	Shutdown           *ShutdownRecord         `json:"shutdown,omitempty"`   // set while a guest is asked to go down
+	KeptOff            int64                   `json:"keptOff,omitempty"`    // generation at which the guest turned itself off and is left so
 	Conditions         []Condition             `json:"conditions,omitempty"` // sorted by type
 }
 
@@ -84,10 +85,20 @@ type ExitRecord struct {
 	Reason string    `json:"reason"` // "SIGKILL", "exit code 1", "guest powered off", …
 }
 
-// DeletionRecord says how far a deletion is.
-type DeletionRecord struct {
-	StartedAt time.Time `json:"startedAt"`
-	Phase     string    `json:"phase"` // name of the step under way
+// ShutdownRecord says how far an orderly shutdown is.
+type ShutdownRecord struct {
+	StartedAt    time.Time  `json:"startedAt"`
+	Deadline     time.Time  `json:"deadline"` // then the power is cut
+	AgentAskedAt *time.Time `json:"agentAskedAt,omitempty"`
+	AgentError   string     `json:"agentError,omitempty"`
+	ButtonAt     *time.Time `json:"buttonAt,omitempty"` // the last time
+	ButtonError  string     `json:"buttonError,omitempty"`
+	PowerCut     bool       `json:"powerCut,omitempty"`
+}
+
+// IsKeptOff reports whether the guest turned itself off and nobody has turned the machine on since.
+func (m *Machine) IsKeptOff() bool {
+	return m.Record.KeptOff != 0 && m.Record.KeptOff == m.Desired.Generation && m.Desired.Power == PowerOn
 }
 
 // ConditionStatus is the status of a condition.

@@ -36,6 +36,8 @@ type host struct {
 	nics     map[string]bool
 	failing  map[string]error // by call, such as "boot"
 	starts   int
+	presses  int            // of power buttons
+	obeys    bool           // guests go down when their power button is pressed
 	identity string         // what inspect answers as machine, "" = the truth
 	booted   func(*guest)   // what becomes of a guest right after its boot; may be nil
 	asked    map[string]int // calls to VMMs, by name
@@ -195,8 +197,17 @@ func (v *vm) Boot(context.Context) error {
 	})
 }
 
-func (v *vm) PowerButton(context.Context) error { return nil }
-func (v *vm) Reset(context.Context) error       { return nil }
+func (v *vm) PowerButton(context.Context) error {
+	return v.call("button", func(g *guest) error {
+		v.h.presses++
+		if v.h.obeys {
+			g.state = vmm.StateIdle
+			v.h.tell(g, vmm.EventGuestStopped)
+		}
+		return nil
+	})
+}
+func (v *vm) Reset(context.Context) error { return nil }
 func (v *vm) PowerOff(context.Context) error {
 	return v.call("poweroff", func(g *guest) error { g.state = vmm.StateIdle; return nil })
 }

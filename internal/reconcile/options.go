@@ -72,6 +72,12 @@ type Options struct {
 	RuntimeDir string // vmm/<short id>/ is below it
 	Ignition   string // "auto" or one of the driver's transports
 
+	DeleteGrace   time.Duration  // how long the guest of a deleted machine may take to shut down; 0 = its power is cut
+	PowerOffGrace time.Duration  // the same for power off
+	GuestOff      GuestOffPolicy // default restart
+	// GuestShutdown asks a guest's agent to shut down; nil = guests have none.
+	GuestShutdown func(ctx context.Context, vm vmm.VM) error
+
 	Workers    int           // machines worked on at once; default 15
 	Resync     time.Duration // a look at every machine although nothing was heard; default 1m
 	MaxBackoff time.Duration // after failures of one machine; default and most 30s
@@ -111,6 +117,9 @@ func (o *Options) complete() error {
 	maps.Copy(networks, o.Networks)
 	networks[o.Network.Name()] = o.Network
 	o.Networks = networks
+	if o.GuestOff == "" {
+		o.GuestOff = GuestOffRestart
+	}
 	if o.Workers <= 0 {
 		o.Workers = DefaultWorkers
 	}

@@ -23,6 +23,10 @@ const (
 	StepVMMCreate       StepName = "vmm.create"
 	StepVMMBoot         StepName = "vmm.boot"
 	StepGuestStopped    StepName = "guest.stopped"
+	StepShutdownBegin   StepName = "shutdown.begin"
+	StepShutdownCancel  StepName = "shutdown.cancel"
+	StepGuestShutdown   StepName = "guest.shutdown"
+	StepPowerButton     StepName = "power.button"
 	StepVMMStop         StepName = "vmm.stop"
 	StepVMMKill         StepName = "vmm.kill"
 	StepVMMReap         StepName = "vmm.reap"
@@ -36,6 +40,7 @@ const (
 func StepNames() []StepName {
 	return []StepName{
 		StepImageResolve, StepVolumePrepare, StepNICPrepare, StepVMMLaunch, StepVMMCreate, StepVMMBoot, StepGuestStopped,
+		StepShutdownBegin, StepShutdownCancel, StepGuestShutdown, StepPowerButton,
 		StepVMMStop, StepVMMKill, StepVMMReap, StepNICRelease, StepVolumeDelete, StepDirectoryRemove, StepRecordRemove,
 	}
 }
@@ -63,6 +68,8 @@ type View struct {
 	Process ProcessState
 	VM      vmm.Observation // of a living process
 	Driver  string          // that new VMMs are started with; one of another driver gets no new guest
+	Grace   time.Duration   // of a guest that is to go down; 0 = its power is cut at once
+	Agent   bool            // guests are asked by their agent first
 	Now     time.Time
 }
 
@@ -106,7 +113,7 @@ func planStop(v View) Plan {
 	}
 	asked := v.Machine.Record.VMM.StopAskedAt
 	if asked == nil {
-		return Plan{Steps: []Step{{Name: StepVMMStop}}}
+		return planShutdown(v)
 	}
 	if age := v.Now.Sub(*asked); age >= 0 && age < stopPatience {
 		return Plan{Wait: stopPatience - age}
@@ -130,6 +137,9 @@ func planDeletion(v View) Plan {
 
 func planRun(v View) Plan {
 	r := &v.Machine.Record
+	if v.Machine.IsKeptOff() {
+		return planStop(v)
+	}
 	if v.Process == ProcessNone {
 		if wait := restartWait(v); wait > 0 {
 			return Plan{Wait: wait}
@@ -139,6 +149,9 @@ func planRun(v View) Plan {
 	}
 	if r.VMM.StopAskedAt != nil { // power went off and on again: finish the stop first
 		return planStop(v)
+	}
+	if r.Shutdown != nil {
+		return Plan{Steps: []Step{{Name: StepShutdownCancel}}}
 	}
 	if v.VM.State != vmm.StateRunning && v.VM.State != vmm.StatePaused && r.VMM.Driver != v.Driver {
 		// The hypervisor was changed. What a machine is given now (networks, Ignition) is made for the new one, so that

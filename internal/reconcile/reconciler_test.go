@@ -91,6 +91,10 @@ func TestAKillAtAnyStepConverges(t *testing.T) {
 func killAt(t *testing.T, step StepName, when string) {
 	h := newHost()
 	d := newDaemon(t, h)
+	d.tweak = func(o *Options) {
+		o.DeleteGrace, o.PowerOffGrace = time.Minute, time.Minute
+		o.GuestShutdown = func(context.Context, vmm.VM) error { return errors.New("no agent") }
+	}
 	reached := make(chan struct{})
 	var once atomic.Bool
 	d.start(func(ctx context.Context, s StepName, w string) error {
@@ -104,11 +108,17 @@ func killAt(t *testing.T, step StepName, when string) {
 	d.create(one)
 	drive(t, d, h, reached)
 	d.stop()
+	h.mu.Lock()
+	h.obeys = true
+	h.mu.Unlock()
 	if n := len(h.world.Living()); n > 1 {
 		t.Fatalf("%d VMMs of one machine", n)
 	}
 	d.start(nil)
 	if m, err := d.store.Get(one); err == nil && !m.Desired.Deleting() {
+		if m.Desired.Power == machine.PowerOff {
+			d.want(one, func(want *machine.Desired) { want.Power = machine.PowerOn })
+		}
 		d.running(one)
 		if n := len(h.world.Living()); n != 1 {
 			t.Fatalf("%d VMMs run", n)
@@ -150,6 +160,17 @@ func drive(t *testing.T, d *daemon, h *host, reached chan struct{}) {
 	if settle("restarted after the guest failed", func(m *machine.Machine) bool { return up(m) && m.Record.Restarts == 2 }) {
 		return
 	}
+	d.want(one, func(want *machine.Desired) { want.Power = machine.PowerOff }) // the guest does not obey
+	if settle("button pressed", func(m *machine.Machine) bool { return m.Record.Shutdown != nil && m.Record.Shutdown.ButtonAt != nil }) {
+		return
+	}
+	d.want(one, func(want *machine.Desired) { want.Power = machine.PowerOn })
+	if settle("shutdown forgotten", func(m *machine.Machine) bool { return m.Record.Shutdown == nil && up(m) }) {
+		return
+	}
+	h.mu.Lock()
+	h.obeys = true
+	h.mu.Unlock()
 	d.remove(one)
 	if settle("gone", func(m *machine.Machine) bool { return m == nil }) {
 		return

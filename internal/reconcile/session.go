@@ -169,7 +169,7 @@ func (r *Reconciler) closeSessions() {
 
 // observe asks the host what there is of m. An error means "could not ask": nothing must be concluded from it.
 func (r *Reconciler) observe(ctx context.Context, m *machine.Machine) (View, error) {
-	v := View{Machine: m, Process: ProcessNone, Driver: r.o.Driver.Name(), Now: r.o.Now()}
+	v := View{Machine: m, Process: ProcessNone, Driver: r.o.Driver.Name(), Grace: r.o.grace(m), Agent: r.o.GuestShutdown != nil, Now: r.o.Now()}
 	if m.Record.VMM == nil {
 		return v, nil
 	}
@@ -217,7 +217,7 @@ func (r *Reconciler) observe(ctx context.Context, m *machine.Machine) (View, err
 
 // stopping reports whether the VMM of m is not wanted any more.
 func stopping(m *machine.Machine) bool {
-	return m.Desired.Deleting() || m.Desired.Power == machine.PowerOff || m.Record.VMM.StopAskedAt != nil
+	return m.Desired.Deleting() || m.Desired.Power == machine.PowerOff || m.IsKeptOff() || m.Record.VMM.StopAskedAt != nil
 }
 
 func (r *Reconciler) inspect(ctx context.Context, id string, s *session) (vmm.Observation, error) {

@@ -34,7 +34,7 @@ func applyStatus(rec *machine.Record, v View, now time.Time) {
 	d := &v.Machine.Desired
 	running := v.Process == ProcessAlive && (v.VM.State == vmm.StateRunning || v.VM.State == vmm.StatePaused)
 	rec.ObservedGeneration = d.Generation
-	rec.State = shownState(d, v, running, rec.State)
+	rec.State = shownState(v, running, rec.State)
 	if running && rec.VMM != nil && rec.VMM.BootedAt == nil {
 		rec.VMM.BootedAt = &now
 	}
@@ -45,22 +45,27 @@ func applyStatus(rec *machine.Record, v View, now time.Time) {
 		}
 	}
 	c := machine.Condition{Type: ConditionReady, Status: machine.ConditionTrue, Reason: string(rec.State), LastTransition: now}
-	if !running && d.Power == machine.PowerOn {
+	if !running && d.Power == machine.PowerOn && !v.Machine.IsKeptOff() {
 		c.Status = machine.ConditionFalse
 		if rec.Exit != nil && rec.RestartAt.After(now) {
 			c.Reason, c.Message = "RestartDelayed", fmt.Sprintf("%s; restart %d waits", rec.Exit.Reason, rec.Restarts)
 		}
 	}
+	if rec.Shutdown != nil && v.Process == ProcessAlive {
+		c.Status = machine.ConditionFalse
+		c.Reason, c.Message = shutdownCondition(rec.Shutdown)
+	}
 	rec.SetCondition(c)
 }
 
-func shownState(d *machine.Desired, v View, running bool, before machine.State) machine.State {
+func shownState(v View, running bool, before machine.State) machine.State {
+	d := &v.Machine.Desired
 	switch {
 	case d.Deleting():
 		return machine.Terminating
 	case running:
 		return machine.Running
-	case d.Power == machine.PowerOff && v.Process == ProcessNone:
+	case (d.Power == machine.PowerOff || v.Machine.IsKeptOff()) && v.Process == ProcessNone:
 		return machine.Suspended
 	case d.Power == machine.PowerOff && before != "": // on its way down
 		return before

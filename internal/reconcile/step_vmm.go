@@ -9,8 +9,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -218,6 +220,11 @@ func (r *Reconciler) boot(ctx context.Context, m *machine.Machine) error {
 // guestStopped notes that the guest went down by itself. What follows is policy: it is started again, as
 // libvirt-provider does, with a delay that grows when it happens again and again.
 func (r *Reconciler) guestStopped(ctx context.Context, m *machine.Machine) error {
+	if r.o.GuestOff == GuestOffKeep {
+		r.o.Events.Event(m, Normal, "GuestStopped", "WatchGuest",
+			"the guest powered off; the machine is left off until it is turned on")
+		return r.record(ctx, m.ID, func(rec *machine.Record) { rec.KeptOff = m.Desired.Generation })
+	}
 	delay, err := r.recordExit(ctx, m, "guest powered off", func(rec *machine.Record) {
 		if rec.VMM != nil {
 			rec.VMM.BootedAt = nil
@@ -263,6 +270,9 @@ func (r *Reconciler) stop(ctx context.Context, m *machine.Machine) error {
 	unrecorded := r.record(ctx, m.ID, func(rec *machine.Record) {
 		if rec.VMM != nil {
 			rec.VMM.StopAskedAt = &now
+		}
+		if sd := rec.Shutdown; sd != nil {
+			sd.PowerCut = !now.Before(sd.Deadline) || now.Sub(sd.StartedAt) >= r.o.grace(m)
 		}
 	})
 	if unrecorded != nil && !machine.IsKind(unrecorded, machine.Exhausted) {
@@ -343,12 +353,14 @@ func (r *Reconciler) reap(ctx context.Context, m *machine.Machine) error {
 		return fmt.Errorf("clean up after VMM: %w", err)
 	}
 	clearVMM := func(record *machine.Record) {
-		record.VMM = nil
+		record.VMM, record.Shutdown = nil, nil
 		detachAll(record)
 	}
 	if stopping(m) || rec.Process == nil {
+		r.tellShutdown(m)
 		return r.record(ctx, m.ID, clearVMM)
 	}
+	last := lastOutput(filepath.Join(r.o.machineDir(m.ID), vmmOutput))
 	switch {
 	case rec.KillReason != "":
 		reason = rec.KillReason
@@ -360,7 +372,7 @@ func (r *Reconciler) reap(ctx context.Context, m *machine.Machine) error {
 		return err
 	}
 	r.o.Events.Event(m, Warning, "VMMEnded", "RestartMachine",
-		fmt.Sprintf("the VMM ended unasked (%s); the machine is started again in %s", reason, delay))
+		fmt.Sprintf("the VMM ended unasked (%s); the machine is started again in %s%s", reason, delay, last))
 	return nil
 }
 
@@ -379,4 +391,26 @@ func (r *Reconciler) removeRecord(ctx context.Context, m *machine.Machine) error
 	}
 	r.o.Events.Event(m, Normal, "MachineDeleted", "DeleteMachine", "the machine and all that belonged to it are gone")
 	return nil
+}
+
+// lastOutput returns the last lines that a VMM printed, for an event; "" if it printed none.
+func lastOutput(path string) string {
+	const most = 512 // bytes
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err == nil && info.Size() > most {
+		_, _ = f.Seek(-most, io.SeekEnd)
+	}
+	raw, _ := io.ReadAll(io.LimitReader(f, most))
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	if len(lines) > 3 {
+		lines = lines[len(lines)-3:]
+	}
+	if text := strings.Join(lines, " | "); text != "" {
+		return "; it printed: " + text
+	}
+	return ""
 }

@@ -52,6 +52,14 @@ func (r *Reconciler) act(ctx context.Context, m *machine.Machine, s Step) error 
 		return r.boot(ctx, m)
 	case StepGuestStopped:
 		return r.guestStopped(ctx, m)
+	case StepShutdownBegin:
+		return r.beginShutdown(ctx, m)
+	case StepShutdownCancel:
+		return r.cancelShutdown(ctx, m)
+	case StepGuestShutdown:
+		return r.askAgent(ctx, m)
+	case StepPowerButton:
+		return r.pressButton(ctx, m)
 	case StepVMMStop:
 		return r.stop(ctx, m)
 	case StepVMMKill:

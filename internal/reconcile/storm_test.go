@@ -94,7 +94,11 @@ func (s *storm) strike() {
 		{"guest stops", func() { s.guest(func(g *guest) { g.state = vmm.StateIdle; s.h.tell(g, vmm.EventGuestStopped) }) }},
 		{"guest fails", func() { s.guest(func(g *guest) { g.state = vmm.StateFailed; s.h.tell(g, vmm.EventResync) }) }},
 		{"daemon restarts", func() { s.d.stop(); s.d.start(nil) }},
-		{"comes up", func() { s.calm(); s.d.want(one, func(want *machine.Desired) { want.Power = machine.PowerOn }); s.d.running(one) }},
+		{"comes up", func() {
+			s.calm()
+			s.d.want(one, func(want *machine.Desired) { want.Power = machine.PowerOn })
+			s.d.running(one)
+		}},
 		{"host reboots", func() { s.d.stop(); s.h.world.Reboot(); s.d.start(nil) }},
 		{"fail " + call, func() { s.h.fail(call, scripted) }},
 		{"mend " + call, func() { s.h.fail(call, nil) }},
