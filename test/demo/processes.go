@@ -78,20 +78,22 @@ func (d *demo) start(ctx context.Context, name string, argv ...string) error {
 	return err
 }
 
-// end asks a process of the demo to end and waits for it.
+// end asks every process of the demo with that name to end and waits for it. There are several if somebody removed the
+// directory under a running demo.
 func (d *demo) end(ctx context.Context, name string) error {
-	p, err := d.living(ctx, name)
-	if err != nil || p == nil {
-		return err
-	}
-	if err := p.Signal(ctx, syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	select {
-	case <-p.Done():
-		return nil
-	case <-time.After(30 * time.Second):
-		return fmt.Errorf("%s does not end; see %s", name, d.path(name+".log"))
+	for {
+		p, err := d.living(ctx, name)
+		if err != nil || p == nil {
+			return err
+		}
+		if err := p.Signal(ctx, syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
+		select {
+		case <-p.Done():
+		case <-time.After(30 * time.Second):
+			return fmt.Errorf("%s does not end; see %s", name, d.path(name+".log"))
+		}
 	}
 }
 
@@ -192,6 +194,9 @@ network:
   plugin: %[3]s
 images:
   plainHTTP: [%[4]q]
+servers: # off, so that the demo runs beside another daemon
+  healthAddress: ""
+  metricsAddress: ""
 `
 
 // choice is what the demo's daemon is configured with, and why in a few words.
