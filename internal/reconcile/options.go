@@ -72,9 +72,10 @@ type Options struct {
 	RuntimeDir string // vmm/<short id>/ is below it
 	Ignition   string // "auto" or one of the driver's transports
 
-	DeleteGrace   time.Duration  // how long the guest of a deleted machine may take to shut down; 0 = its power is cut
-	PowerOffGrace time.Duration  // the same for power off
-	GuestOff      GuestOffPolicy // default restart
+	DeleteGrace    time.Duration  // how long the guest of a deleted machine may take to shut down; 0 = its power is cut
+	PowerOffGrace  time.Duration  // the same for power off
+	ButtonInterval time.Duration  // between two presses of the power button: a guest that still boots misses the first; default 5s
+	GuestOff       GuestOffPolicy // default restart
 	// GuestShutdown asks a guest's agent to shut down; nil = guests have none.
 	GuestShutdown func(ctx context.Context, vm vmm.VM) error
 
@@ -87,13 +88,16 @@ type Options struct {
 	Failpoint func(ctx context.Context, step StepName, when string) error
 	// Observe is told of each step that ran, for metrics. May be nil.
 	Observe func(step StepName, took time.Duration, err error)
+	// ObserveWait is told how long each machine had been due when a worker took it, for metrics. May be nil.
+	ObserveWait func(late time.Duration)
 }
 
 // Defaults of Options.
 const (
-	DefaultWorkers    = 15
-	DefaultResync     = time.Minute
-	DefaultMaxBackoff = 30 * time.Second
+	DefaultWorkers        = 15
+	DefaultResync         = time.Minute
+	DefaultMaxBackoff     = 30 * time.Second
+	DefaultButtonInterval = 5 * time.Second
 )
 
 func (o *Options) complete() error {
@@ -117,6 +121,9 @@ func (o *Options) complete() error {
 	maps.Copy(networks, o.Networks)
 	networks[o.Network.Name()] = o.Network
 	o.Networks = networks
+	if o.ButtonInterval <= 0 {
+		o.ButtonInterval = DefaultButtonInterval
+	}
 	if o.GuestOff == "" {
 		o.GuestOff = GuestOffRestart
 	}
@@ -143,6 +150,9 @@ func (o *Options) complete() error {
 	}
 	if o.Observe == nil {
 		o.Observe = func(StepName, time.Duration, error) {}
+	}
+	if o.ObserveWait == nil {
+		o.ObserveWait = func(time.Duration) {}
 	}
 	return nil
 }

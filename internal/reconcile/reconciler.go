@@ -155,10 +155,11 @@ func (r *Reconciler) resync(ctx context.Context) {
 
 func (r *Reconciler) work(ctx context.Context) {
 	for {
-		id, _, ok := r.queue.Get(ctx)
+		id, late, ok := r.queue.Get(ctx)
 		if !ok {
 			return
 		}
+		r.o.ObserveWait(late)
 		wait, err := r.safely(ctx, id)
 		switch {
 		case err != nil && ctx.Err() == nil:
