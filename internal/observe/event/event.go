@@ -68,8 +68,25 @@ type Recorder struct {
 	ttl time.Duration
 	now func() time.Time
 
-	mu     sync.Mutex
-	events []*entry // by time of the last repetition
+	mu       sync.Mutex
+	events   []*entry // by time of the last repetition
+	recorded int64
+	lost     int64
+}
+
+// Stats counts what a recorder has and had. The counters never go back.
+type Stats struct {
+	Held     int   // events that can be fetched now
+	Recorded int64 // repetitions count, too
+	Lost     int64 // driven out by newer ones within two minutes, so that the poollet may have missed them
+}
+
+// Stats returns the counters.
+func (r *Recorder) Stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expire(r.now())
+	return Stats{Held: len(r.events), Recorded: r.recorded, Lost: r.lost}
 }
 
 type entry struct {
@@ -110,6 +127,7 @@ func (r *Recorder) Record(about Involved, kind Type, reason, action, message str
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.expire(now)
+	r.recorded++
 	for i, e := range r.events {
 		if e.Involved.ID == about.ID && e.Type == kind && e.Reason == reason && e.Action == action && e.text == text {
 			e.Count++
@@ -120,6 +138,11 @@ func (r *Recorder) Record(about Involved, kind Type, reason, action, message str
 		}
 	}
 	if len(r.events) >= r.max {
+		for _, e := range r.events[:len(r.events)-r.max+1] {
+			if now.Sub(e.Time) < minTTL {
+				r.lost++
+			}
+		}
 		r.events = append(r.events[:0], r.events[len(r.events)-r.max+1:]...)
 	}
 	about.Labels, about.Annotations = maps.Clone(about.Labels), maps.Clone(about.Annotations)

@@ -103,3 +103,23 @@ func TestATTLBelowTheMinuteOfThePoolletIsRefused(t *testing.T) {
 		t.Error("accepted")
 	}
 }
+
+func TestEventsDrivenOutBeforeTheyCanBeFetchedAreCounted(t *testing.T) {
+	r, now := newRecorder(t, Options{Max: 2})
+	for _, step := range []struct {
+		after time.Duration
+		want  Stats
+	}{
+		{0, Stats{Held: 1, Recorded: 1}},
+		{0, Stats{Held: 2, Recorded: 2}},
+		{time.Second, Stats{Held: 2, Recorded: 3, Lost: 1}},
+		{3 * time.Minute, Stats{Held: 2, Recorded: 4, Lost: 1}}, // that one was fetched long ago
+		{6 * time.Minute, Stats{Held: 1, Recorded: 5, Lost: 1}},
+	} {
+		*now = now.Add(step.after)
+		r.Record(machine, Normal, "R", "Do", now.String()+fmt.Sprint(step.want.Recorded))
+		if got := r.Stats(); got != step.want {
+			t.Errorf("%+v, want %+v", got, step.want)
+		}
+	}
+}
