@@ -24,7 +24,7 @@ stop: ## Delete the demo machine and stop the daemon of "make run"
 	@if [ -x bin/demo ]; then bin/demo stop; fi
 
 .PHONY: clean
-clean: stop ## Undo "make run" and "make build"
+clean: ## Undo "make run" and "make build"
 	@if [ -x bin/demo ]; then bin/demo clean; fi
 	@rm -rf bin
 
