@@ -96,6 +96,8 @@ func assemble(
 		Logger:   log,
 		StateDir: cfg.StateDir, RuntimeDir: cfg.RuntimeDir, Ignition: cfg.Hypervisor.Ignition,
 		Workers: cfg.Reconcile.Workers, Resync: cfg.Reconcile.ResyncInterval, MaxBackoff: cfg.Reconcile.MaxBackoff,
+		DeleteGrace: cfg.Shutdown.DeleteTimeout, PowerOffGrace: cfg.Shutdown.PowerOffTimeout,
+		ButtonInterval: cfg.Shutdown.SignalInterval, GuestOff: reconcile.GuestOffPolicy(cfg.Shutdown.OnGuestPowerOff),
 		Observe: observeSteps(p.registry), Failpoint: failpoints(log),
 	}); err != nil {
 		return nil, err

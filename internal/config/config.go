@@ -43,6 +43,9 @@ const (
 	IgnitionSMBIOS = "smbios"
 	IgnitionDisk   = "disk"
 
+	GuestOffRestart = "restart"
+	GuestOffKeep    = "keep"
+
 	NetworkIsolated = "isolated"
 	NetworkUser     = "user"
 
@@ -62,6 +65,7 @@ type Config struct {
 	Network        Network
 	Images         Images
 	Reconcile      Reconcile
+	Shutdown       Shutdown
 	Events         Events
 	Console        Console
 	Servers        Servers
@@ -157,6 +161,14 @@ type Reconcile struct {
 	MaxBackoff     time.Duration
 }
 
+// Shutdown is how guests go down.
+type Shutdown struct {
+	DeleteTimeout   time.Duration
+	PowerOffTimeout time.Duration
+	SignalInterval  time.Duration
+	OnGuestPowerOff string
+}
+
 // Events is how long machine events are kept.
 type Events struct {
 	Max           int
@@ -203,9 +215,13 @@ func Default() Config {
 		Network:   Network{Plugin: NetworkIsolated},
 		Images:    Images{MaxConcurrentPulls: 3},
 		Reconcile: Reconcile{Workers: 15, ResyncInterval: time.Minute, MaxBackoff: 30 * time.Second},
-		Events:    Events{Max: 1000, TTL: 5 * time.Minute, SweepInterval: time.Minute},
-		Console:   Console{LogMaxBytes: 8 << 20, LogBackups: 1},
-		Servers:   Servers{HealthAddress: ":8181", MetricsAddress: "127.0.0.1:8182", PerMachineMetrics: 500},
-		Log:       Log{Level: "info", Format: LogText},
+		Shutdown: Shutdown{
+			DeleteTimeout: 5 * time.Minute, PowerOffTimeout: 2 * time.Minute, SignalInterval: 5 * time.Second,
+			OnGuestPowerOff: GuestOffRestart,
+		},
+		Events:  Events{Max: 1000, TTL: 5 * time.Minute, SweepInterval: time.Minute},
+		Console: Console{LogMaxBytes: 8 << 20, LogBackups: 1},
+		Servers: Servers{HealthAddress: ":8181", MetricsAddress: "127.0.0.1:8182", PerMachineMetrics: 500},
+		Log:     Log{Level: "info", Format: LogText},
 	}
 }

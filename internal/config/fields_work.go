@@ -26,6 +26,7 @@ func imageFields() []Field {
 }
 
 func workFields() []Field {
+	guestOffs := []string{GuestOffRestart, GuestOffKeep}
 	return []Field{
 		{
 			Path: "reconcile.workers", Type: TypeInt, Limits: "1 to 1024",
@@ -41,6 +42,26 @@ func workFields() []Field {
 			Path: "reconcile.maxBackoff", Type: TypeDuration, Limits: "100ms to 30s",
 			Doc:   "Longest wait before a failed step is tried again.",
 			codec: duration(func(c *Config) *time.Duration { return &c.Reconcile.MaxBackoff }, 100*time.Millisecond, 30*time.Second),
+		},
+		{
+			Path: "shutdown.deleteTimeout", Flag: "gc-vm-graceful-shutdown-timeout", Type: TypeDuration, Limits: "0s to 24h; 0s cuts the power at once",
+			Doc:   "How long the guest of a deleted machine may take to shut down before its power is cut.",
+			codec: duration(func(c *Config) *time.Duration { return &c.Shutdown.DeleteTimeout }, 0, 24*time.Hour),
+		},
+		{
+			Path: "shutdown.powerOffTimeout", Type: TypeDuration, Limits: "0s to 24h; 0s cuts the power at once",
+			Doc:   "The same for a machine that is powered off.",
+			codec: duration(func(c *Config) *time.Duration { return &c.Shutdown.PowerOffTimeout }, 0, 24*time.Hour),
+		},
+		{
+			Path: "shutdown.signalInterval", Flag: "gc-resync-interval", Type: TypeDuration, Limits: "1s to 10m",
+			Doc:   "The power button is pressed again after this time: a guest that still boots misses the first press.",
+			codec: duration(func(c *Config) *time.Duration { return &c.Shutdown.SignalInterval }, time.Second, 10*time.Minute),
+		},
+		{
+			Path: "shutdown.onGuestPowerOff", Type: TypeString, Allowed: guestOffs,
+			Doc:   "What follows when a guest powers itself off: `restart` starts it again, as libvirt-provider does; `keep` leaves it suspended until it is turned on.",
+			codec: choice(func(c *Config) *string { return &c.Shutdown.OnGuestPowerOff }, guestOffs),
 		},
 		{
 			Path: "events.max", Flag: "machine-event-max-events", Type: TypeInt, Limits: "1 to 100000",

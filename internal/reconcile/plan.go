@@ -69,6 +69,7 @@ type View struct {
 	VM      vmm.Observation // of a living process
 	Driver  string          // that new VMMs are started with; one of another driver gets no new guest
 	Grace   time.Duration   // of a guest that is to go down; 0 = its power is cut at once
+	Button  time.Duration   // between two presses of the power button
 	Agent   bool            // guests are asked by their agent first
 	Now     time.Time
 }

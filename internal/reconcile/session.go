@@ -169,7 +169,7 @@ func (r *Reconciler) closeSessions() {
 
 // observe asks the host what there is of m. An error means "could not ask": nothing must be concluded from it.
 func (r *Reconciler) observe(ctx context.Context, m *machine.Machine) (View, error) {
-	v := View{Machine: m, Process: ProcessNone, Driver: r.o.Driver.Name(), Grace: r.o.grace(m), Agent: r.o.GuestShutdown != nil, Now: r.o.Now()}
+	v := View{Machine: m, Process: ProcessNone, Driver: r.o.Driver.Name(), Grace: r.o.grace(m), Button: r.o.ButtonInterval, Agent: r.o.GuestShutdown != nil, Now: r.o.Now()}
 	if m.Record.VMM == nil {
 		return v, nil
 	}

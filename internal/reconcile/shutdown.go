@@ -22,13 +22,8 @@ const (
 	GuestOffKeep    GuestOffPolicy = "keep"    // leave it off (suspended) until somebody turns it on
 )
 
-// Times of an orderly shutdown.
-const (
-	// buttonInterval is how often the power button is pressed: a guest that still boots misses the first time.
-	buttonInterval = 5 * time.Second
-	// agentCall bounds one call of the guest agent; its share of the whole is a third.
-	agentCall = 5 * time.Second
-)
+// agentCall bounds one call of the guest agent; its share of the whole is a third.
+const agentCall = 5 * time.Second
 
 // grace is how long the guest of a machine that is to stop may take.
 func (o *Options) grace(m *machine.Machine) time.Duration {
@@ -54,7 +49,7 @@ func planShutdown(v View) Plan {
 		return Plan{Steps: []Step{{Name: StepVMMStop}}}
 	}
 	if v.VM.State == "" {
-		return Plan{Wait: min(left, buttonInterval)}
+		return Plan{Wait: min(left, v.Button)}
 	}
 	if v.Agent && sd.AgentAskedAt == nil {
 		return Plan{Steps: []Step{{Name: StepGuestShutdown}}}
@@ -63,7 +58,7 @@ func planShutdown(v View) Plan {
 		return Plan{Wait: min(left, third)}
 	}
 	if sd.ButtonAt != nil {
-		if next := sd.ButtonAt.Add(buttonInterval).Sub(v.Now); next > 0 && next <= buttonInterval {
+		if next := sd.ButtonAt.Add(v.Button).Sub(v.Now); next > 0 && next <= v.Button {
 			return Plan{Wait: min(left, next)}
 		}
 	}
@@ -138,7 +133,7 @@ func (r *Reconciler) recordShutdown(ctx context.Context, id string, fn func(*mac
 		}
 	})
 	if machine.IsKind(err, machine.Exhausted) {
-		return &pendingError{reason: "ShuttingDown", message: "the guest was asked to shut down", wait: buttonInterval}
+		return &pendingError{reason: "ShuttingDown", message: "the guest was asked to shut down", wait: r.o.ButtonInterval}
 	}
 	return err
 }

@@ -50,7 +50,7 @@ func TestAShutdownGoesFromAgentToButtonToTheDeadline(t *testing.T) {
 		{name: "no wait goes beyond the deadline", after: 88 * time.Second, grace: grace, state: vmm.StateRunning, sd: begun(func(sd *machine.ShutdownRecord) { sd.ButtonAt = at(87 * time.Second) }), wait: 2 * time.Second},
 		{name: "at the deadline the power is cut", after: grace, grace: grace, state: vmm.StateRunning, sd: begun(nil), step: StepVMMStop},
 		{name: "a shorter grace holds from now on", after: 31 * time.Second, grace: 30 * time.Second, state: vmm.StateRunning, sd: begun(nil), step: StepVMMStop},
-		{name: "a VMM that does not answer is waited for", after: time.Second, grace: grace, sd: begun(nil), wait: buttonInterval},
+		{name: "a VMM that does not answer is waited for", after: time.Second, grace: grace, sd: begun(nil), wait: DefaultButtonInterval},
 		{name: "and stopped at the deadline", after: grace, grace: grace, sd: begun(nil), step: StepVMMStop},
 		{name: "a clock set back does not make it wait", after: -24 * time.Hour, grace: grace, state: vmm.StateRunning, sd: begun(nil), step: StepVMMStop},
 	} {
@@ -60,7 +60,7 @@ func TestAShutdownGoesFromAgentToButtonToTheDeadline(t *testing.T) {
 				Record:  machine.Record{VMM: &machine.VMMRecord{BootedAt: at(-time.Hour)}, Shutdown: c.sd},
 			}
 			plan := MakePlan(View{
-				Machine: m, Process: ProcessAlive, VM: vmm.Observation{State: c.state}, Now: start.Add(c.after), Grace: c.grace, Agent: c.agent,
+				Machine: m, Process: ProcessAlive, VM: vmm.Observation{State: c.state}, Now: start.Add(c.after), Button: DefaultButtonInterval, Grace: c.grace, Agent: c.agent,
 			})
 			var step StepName
 			if len(plan.Steps) > 0 {

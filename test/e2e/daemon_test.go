@@ -20,7 +20,9 @@ import (
 
 	iri "github.com/ironcore-dev/ironcore/iri/apis/machine/v1alpha1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
 )
@@ -247,7 +249,8 @@ func (d *daemon) state(id string, want iri.MachineState) {
 
 func (d *daemon) gone(id string) {
 	d.t.Helper()
-	if _, err := d.DeleteMachine(d.t.Context(), &iri.DeleteMachineRequest{MachineId: id}); err != nil {
+	_, err := d.DeleteMachine(d.t.Context(), &iri.DeleteMachineRequest{MachineId: id})
+	if err != nil && status.Code(err) != codes.Unavailable { // it is being deleted already
 		d.t.Fatal(err)
 	}
 	d.until("machine gone", func() bool { return d.get(id) == nil })
