@@ -13,6 +13,9 @@ type Config struct {
 	NICs        []NIC  // in the guest's order
 	Ignition    *Ignition
 	Hostname    string // a hint (SMBIOS family or nothing); may be empty
+	// GuestAgent gives the guest a channel for the QEMU guest agent: the virtio-serial port org.qemu.guest_agent.0
+	// with QEMU, a vsock device with Cloud Hypervisor. A VMM that was started without it gets it with a new process.
+	GuestAgent bool
 }
 
 // Boot says how the guest starts: by Kernel when set, else by the driver's firmware from the first disk.

@@ -21,6 +21,7 @@ package vmm
 import (
 	"context"
 	"errors"
+	"net"
 	"time"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
@@ -75,6 +76,14 @@ type VM interface {
 	Console() Console
 	// Close ends the connection and touches nothing else.
 	Close() error
+}
+
+// GuestAgentDialer is an ability of VMs that were started with Config.GuestAgent, on a driver that claims it.
+type GuestAgentDialer interface {
+	// DialGuestAgent opens a byte stream to the guest agent, after asking for the machine UUID (ErrIdentity). It is
+	// machine.Unavailable when there is no such channel or the guest does not serve it; that it succeeds does not
+	// prove that it does. The stream dies with the guest's restart. One at a time: QEMU leaves a second one waiting.
+	DialGuestAgent(ctx context.Context) (net.Conn, error)
 }
 
 // ErrIdentity means that the VMM asked belongs to another machine. Nothing was changed.
@@ -140,7 +149,8 @@ type Capabilities struct {
 	Firmware       bool // a firmware was found, so a disk alone can boot
 	MaxDisks       int
 	MaxNICs        int
-	SMBIOSMaxBytes int // raw bytes of an Ignition payload by SMBIOS; 0 = not possible
+	GuestAgent     bool // Config.GuestAgent works, and VMs are GuestAgentDialers
+	SMBIOSMaxBytes int  // raw bytes of an Ignition payload by SMBIOS; 0 = not possible
 }
 
 // IgnitionTransport is a way in which a guest gets its Ignition payload.

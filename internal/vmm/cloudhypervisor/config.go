@@ -23,7 +23,8 @@ const (
 	// device's.
 	pciSlots = 31 - 2
 	maxNICs  = 6
-	maxDisks = pciSlots - maxNICs - 2
+	// maxDisks leaves a slot for the config disk, one for the guest agent's vsock device and one to spare.
+	maxDisks = pciSlots - maxNICs - 3
 
 	// smbiosMaxBytes keeps the base64 form, with the rest of vm.create, below the 50 KB of a request's body. All
 	// SMBIOS data must stay below 64 KiB, above which the guest's firmware is loaded.
@@ -37,6 +38,11 @@ const (
 	// vmm.DeviceID puts "disk-" before its name.
 	configDiskID     = "ignition-config"
 	configDiskSerial = "ignition"
+
+	// agentID is the id of the vsock device, agentCID the guest's address on it: the first one that is not reserved.
+	// Machines may share it, since only the socket's path leads to one.
+	agentID  = "guest-agent"
+	agentCID = 3
 )
 
 // Validate says why cfg cannot be run; see vmm.Driver.
@@ -44,7 +50,7 @@ func (d *Driver) Validate(cfg vmm.Config) error {
 	if err := d.validateShape(cfg); err != nil {
 		return err
 	}
-	devices := map[string]bool{configDiskID: true}
+	devices := map[string]bool{configDiskID: true, agentID: true}
 	for i, disk := range cfg.Disks {
 		if err := validateDisk(fmt.Sprintf("disks[%d]", i), disk, devices); err != nil {
 			return err
@@ -181,6 +187,9 @@ func (d *Driver) vmConfig(cfg vmm.Config, major int) api.VMConfig {
 	for _, nic := range cfg.NICs {
 		// No MTU and no host MAC: setting them needs a privilege that a tap which is up already does not.
 		c.Net = append(c.Net, api.Net{ID: nic.ID, Tap: nic.Tap, MAC: nic.MAC, NumQueues: 2})
+	}
+	if cfg.GuestAgent {
+		c.Vsock = &api.Vsock{ID: agentID, CID: agentCID, Socket: p.vsock}
 	}
 	if d.opts.Landlock {
 		c.LandlockEnable = true

@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/guestagent"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/cloudhypervisor"
@@ -103,10 +104,13 @@ func control(ref vmm.Ref) fakech.Control {
 func TestTheDriverConformsOnFakes(t *testing.T) {
 	for _, dialect := range []string{"v52", "v53", "main"} {
 		t.Run(dialect, func(t *testing.T) {
-			script := fakech.Script{Version: dialect, Control: true}
+			script := fakech.Script{Version: dialect, Control: true, QGAPort: guestagent.VsockPort}
 			if dialect == "v52" {
 				// It loses what the guest prints while nobody is connected.
 				script.GuestBootMS = 200
+			}
+			if dialect == "main" {
+				script.QGAPort = 0
 			}
 			vmmtest.Conformance(t, vmmtest.Setup{
 				Driver:   func(t *testing.T) vmm.Driver { return newFake(t, script) },
@@ -114,6 +118,7 @@ func TestTheDriverConformsOnFakes(t *testing.T) {
 				BootText: fakech.BootMarker,
 				Guest: vmmtest.Guest{
 					ObeysPowerButton: true,
+					Agent:            script.QGAPort != 0,
 					PowerOff:         func(_ context.Context, g vmmtest.Running) error { return control(g.Ref).PowerOff() },
 					Reset:            func(_ context.Context, g vmmtest.Running) error { return control(g.Ref).Reset() },
 					IgnitionText: func(transport vmm.IgnitionTransport, payload []byte) string {

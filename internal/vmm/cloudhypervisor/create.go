@@ -80,6 +80,11 @@ func (v *conn) Boot(ctx context.Context) error {
 
 // boot boots a VM that says it is created, once more if something known to be in the way could be removed.
 func (v *conn) boot(ctx context.Context) error {
+	// A device that cannot be made is lost from the VM's definition, so that nothing may be in its way. Somebody who
+	// listens may be the half VM of a boot that failed late.
+	if err := removeStale(ctx, v.paths.vsock); err != nil && !machine.IsKind(err, machine.FailedPrecondition) {
+		return err
+	}
 	err := v.client.Boot(ctx)
 	switch {
 	case errors.Is(err, api.ErrAlreadyCreated):
@@ -96,7 +101,7 @@ func (v *conn) boot(ctx context.Context) error {
 			return err
 		}
 		err = v.client.Boot(ctx)
-	case errors.Is(err, api.ErrSocketInUse):
+	case errors.Is(err, api.ErrSocketInUse) && !exists(v.paths.vsock):
 		// The VM could not open its console, so the listener, if there is one, is not this VMM.
 		if err := v.cutPower(ctx); err != nil {
 			return err

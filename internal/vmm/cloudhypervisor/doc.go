@@ -19,7 +19,7 @@
 //
 // # Files
 //
-// In the runtime directory: api.sock with api.sock.lock, serial.sock, events (the event monitor's file) and, where
+// In the runtime directory: api.sock with api.sock.lock, serial.sock, vsock.sock where a guest agent is wanted, events (the event monitor's file) and, where
 // the payload goes by disk, ignition.img. In the state directory: cloud-hypervisor.log and, of the run before,
 // cloud-hypervisor.log.1.
 package cloudhypervisor

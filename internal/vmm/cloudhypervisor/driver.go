@@ -103,13 +103,15 @@ func (d *Driver) Close() error { return d.follower.Close() }
 // Name returns Name.
 func (d *Driver) Name() string { return Name }
 
-// Capabilities returns what the driver can do. The counts leave a slot for the config disk and one to spare of the
-// 31 that a PCI segment has, less those of the random number generator and of the panic device.
+// Capabilities returns what the driver can do. The counts leave a slot for the config disk, one for the guest
+// agent's and one to spare of the 31 that a PCI segment has, less those of the random number generator and of the panic
+// device.
 func (d *Driver) Capabilities() vmm.Capabilities {
 	c := vmm.Capabilities{
 		Ignition:     []vmm.IgnitionTransport{vmm.IgnitionDisk},
 		TapNIC:       true,
 		DirectKernel: true,
+		GuestAgent:   true,
 		Firmware:     d.opts.Firmware != "",
 		MaxDisks:     maxDisks,
 		MaxNICs:      maxNICs,

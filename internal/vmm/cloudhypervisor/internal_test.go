@@ -112,6 +112,8 @@ func testConfig() vmm.Config {
 		},
 		NICs:     []vmm.NIC{{ID: "nic-a", MAC: "02:00:00:00:00:01", Kind: vmm.NICTap, Tap: "tap0"}},
 		Ignition: &vmm.Ignition{Transport: vmm.IgnitionDisk, Data: []byte("{}")},
+
+		GuestAgent: true,
 	}
 }
 
@@ -129,6 +131,7 @@ func TestADefinitionHoldsTheWholeMachine(t *testing.T) {
 		RNG:      &api.RNG{Src: "/dev/urandom"},
 		Serial:   &api.Serial{Mode: "Socket", Socket: "/run/x/serial.sock"},
 		Console:  &api.Console{Mode: "Off"},
+		Vsock:    &api.Vsock{ID: "guest-agent", CID: 3, Socket: "/run/x/vsock.sock"},
 		Platform: &api.Platform{SystemUUID: "6f7d0d0a-2d2c-4f55-9e0c-b8d4c1f9f001"},
 		PVPanic:  true,
 	}
@@ -188,6 +191,7 @@ func TestDefinitionsAreComparedByWhatIsSet(t *testing.T) {
 		"MAC":      func(c *vmm.Config) { c.NICs[0].MAC = "02:00:00:00:00:02" },
 		"no NIC":   func(c *vmm.Config) { c.NICs = nil },
 		"ignition": func(c *vmm.Config) { c.Ignition = nil },
+		"agent":    func(c *vmm.Config) { c.GuestAgent = false },
 		"machine":  func(c *vmm.Config) { c.MachineID = "7f7d0d0a-2d2c-4f55-9e0c-b8d4c1f9f001" },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -30,7 +30,7 @@ const (
 
 // paths are the files of one machine's VMM.
 type paths struct {
-	api, apiLock, serial, events, disk, log string
+	api, apiLock, serial, vsock, events, disk, log string
 }
 
 func pathsOf(ref vmm.Ref) paths {
@@ -38,6 +38,7 @@ func pathsOf(ref vmm.Ref) paths {
 		api:     filepath.Join(ref.RuntimeDir, apiSocketName),
 		apiLock: filepath.Join(ref.RuntimeDir, apiSocketName+".lock"), // the VMM's own
 		serial:  filepath.Join(ref.RuntimeDir, "serial.sock"),
+		vsock:   filepath.Join(ref.RuntimeDir, "vsock.sock"),
 		events:  filepath.Join(ref.RuntimeDir, "events"),
 		disk:    filepath.Join(ref.RuntimeDir, "ignition.img"),
 		log:     filepath.Join(ref.StateDir, "cloud-hypervisor.log"),
@@ -96,7 +97,7 @@ func (d *Driver) prepare(ctx context.Context, p paths, cfg vmm.Config) error {
 	}
 	// The API's socket first: only who does not answer there has a serial socket that may be tried, since a
 	// connection throws the console's client out.
-	for _, socket := range []string{p.api, p.serial} {
+	for _, socket := range []string{p.api, p.serial, p.vsock} {
 		if err := removeStale(ctx, socket); err != nil {
 			return err
 		}
@@ -137,7 +138,7 @@ func (d *Driver) Cleanup(ctx context.Context, ref vmm.Ref) error {
 	if err := removeStale(ctx, p.api); err != nil {
 		return err
 	}
-	if err := remove(p.serial, p.events, p.disk, p.apiLock); err != nil {
+	if err := remove(p.serial, p.vsock, p.events, p.disk, p.apiLock); err != nil {
 		return machine.Wrap(machine.Unavailable, err, "clean up after VMM")
 	}
 	err := os.Remove(ref.RuntimeDir)
@@ -145,6 +146,11 @@ func (d *Driver) Cleanup(ctx context.Context, ref vmm.Ref) error {
 		return nil
 	}
 	return machine.Wrap(machine.Unavailable, err, "clean up after VMM")
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 func remove(files ...string) error {

@@ -123,6 +123,55 @@ func TestAConsoleSocketLeftByACrashIsRemoved(t *testing.T) {
 	})
 }
 
+func TestAVsockSocketLeftByACrashIsRemoved(t *testing.T) {
+	onEach(t, func(r *rig) {
+		path := filepath.Join(r.cfg.RuntimeDir, "vsock.sock")
+		r.cfg.GuestAgent = true
+		r.create()
+		staleSocket(r.T, path)
+		r.boot()
+		r.wantState(vmm.StateRunning)
+		// Whatever was in the way, the device is there.
+		c, err := net.Dial("unix", path)
+		r.must("connect to the vsock", err)
+		c.Close()
+		r.must("power off", r.vm.PowerOff(r.ctx()))
+		l := listen(r.T, path)
+		r.wantKind("boot", r.vm.Boot(r.ctx()), machine.FailedPrecondition)
+		r.wantState(vmm.StateIdle)
+		l.Close()
+		r.boot()
+		c, err = net.Dial("unix", path)
+		r.must("connect to the vsock of a definition that was repaired", err)
+		c.Close()
+		// A crash, and another launch.
+		r.relaunch()
+		staleSocket(r.T, path)
+		r.must("shut down", r.vm.Shutdown(r.ctx()))
+		r.awaitEnd()
+		r.launch()
+		if _, err := os.Lstat(path); err == nil {
+			r.Error("a launch leaves the stale socket")
+		}
+		r.boot()
+		r.must("shut down", r.vm.Shutdown(r.ctx()))
+		r.awaitEnd()
+		r.must("clean up", r.driver.Cleanup(r.ctx(), r.cfg.Ref))
+	})
+}
+
+func TestAMachineThatIsOffGetsItsAgentsChannelAtTheNextBoot(t *testing.T) {
+	onEach(t, func(r *rig) {
+		r.boot()
+		r.must("power off", r.vm.PowerOff(r.ctx()))
+		r.cfg.GuestAgent = true
+		r.boot()
+		if _, err := os.Lstat(filepath.Join(r.cfg.RuntimeDir, "vsock.sock")); err != nil {
+			r.Error(err)
+		}
+	})
+}
+
 func TestAConsoleSocketOfSomebodyElseIsNotTouched(t *testing.T) {
 	onEach(t, func(r *rig) {
 		path := filepath.Join(r.cfg.RuntimeDir, "serial.sock")

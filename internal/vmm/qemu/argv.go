@@ -19,6 +19,7 @@ const (
 	qmpSocket      = "qmp.sock"      // ours
 	operatorSocket = "operator.sock" // a second QMP server, free for a person
 	serialSocket   = "serial.sock"
+	agentSocket    = "agent.sock"
 	ignitionFile   = "ignition.json"
 	uefiVars       = "uefi-vars.fd" // in the state directory: it outlives host reboots
 )
@@ -37,8 +38,15 @@ const portsPerSlot = 8
 // else a machine has sits above the highest that they can reach.
 const (
 	firstPortSlot = 0x02
+	agentSlot     = 0x1b
 	rngSlot       = 0x1c
 	panicSlot     = 0x1d
+)
+
+// agentChardev is the host's side of the guest agent's channel, agentPort the name by which agents find theirs.
+const (
+	agentChardev = "agent"
+	agentPort    = "org.qemu.guest_agent.0"
 )
 
 // ignitionKey is the fw_cfg file in which Ignition looks on platform qemu.
@@ -72,6 +80,9 @@ func (d *Driver) commandLine(cfg vmm.Config, blockDevice func(path string) bool)
 		return nil, err
 	}
 	channels(&a, cfg.Ref)
+	if cfg.GuestAgent {
+		agentChannel(&a, cfg.Ref)
+	}
 	a.add("-object", "rng-builtin,id=rng0")
 	a.add("-device", fmt.Sprintf("virtio-rng-pci,rng=rng0,bus=pcie.0,addr=0x%x", rngSlot))
 	a.add("-device", fmt.Sprintf("pvpanic-pci,bus=pcie.0,addr=0x%x", panicSlot))
@@ -159,15 +170,23 @@ func (d *Driver) defaultCommandLine() string {
 
 // channels adds the sockets.
 func channels(a *argv, ref vmm.Ref) {
-	socket := func(id, name string) {
-		a.opt("chardev", "socket", "id="+id, "path="+quote(filepath.Join(ref.RuntimeDir, name)), "server=on", "wait=off")
-	}
-	socket("qmp", qmpSocket)
+	a.socket("qmp", ref, qmpSocket)
 	a.add("-mon", "chardev=qmp,mode=control")
-	socket("operator", operatorSocket)
+	a.socket("operator", ref, operatorSocket)
 	a.add("-mon", "chardev=operator,mode=control")
-	socket("serial", serialSocket)
+	a.socket("serial", ref, serialSocket)
 	a.add("-serial", "chardev:serial")
+}
+
+// agentChannel adds the guest agent's port, the first after the one that is reserved for a console.
+func agentChannel(a *argv, ref vmm.Ref) {
+	a.socket(agentChardev, ref, agentSocket)
+	a.add("-device", fmt.Sprintf("virtio-serial-pci,id=agents,bus=pcie.0,addr=0x%x,max_ports=2", agentSlot))
+	a.add("-device", "virtserialport,bus=agents.0,nr=1,chardev="+agentChardev+",name="+agentPort)
+}
+
+func (a *argv) socket(id string, ref vmm.Ref, name string) {
+	a.opt("chardev", "socket", "id="+id, "path="+quote(filepath.Join(ref.RuntimeDir, name)), "server=on", "wait=off")
 }
 
 // devices adds the root ports and what is plugged into them at start.

@@ -41,6 +41,7 @@ func fullConfig() vmm.Config {
 		},
 	}
 	cfg.Ignition = &vmm.Ignition{Transport: vmm.IgnitionFWCfg, Data: []byte("secret")}
+	cfg.GuestAgent = true
 	return cfg
 }
 
@@ -137,7 +138,7 @@ func TestMachineHasRoomForItsDevicesAndSpareOnes(t *testing.T) {
 	if got, want := strings.Count(all, "\npcie-root-port,"), MaxDisks+sparePorts; got != want {
 		t.Errorf("%d root ports, want %d", got, want)
 	}
-	if highest := firstPortSlot + (MaxDisks+MaxNICs+sparePorts-1)/portsPerSlot; highest >= rngSlot {
+	if highest := firstPortSlot + (MaxDisks+MaxNICs+sparePorts-1)/portsPerSlot; highest >= agentSlot {
 		t.Errorf("root ports reach slot %#x, which is taken", highest)
 	}
 }

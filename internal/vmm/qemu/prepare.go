@@ -80,7 +80,7 @@ func (d *Driver) Cleanup(ctx context.Context, ref vmm.Ref) error {
 
 // removeSockets removes our sockets and nothing that is not a socket.
 func removeSockets(dir string) error {
-	for _, name := range []string{qmpSocket, operatorSocket, serialSocket} {
+	for _, name := range []string{qmpSocket, operatorSocket, serialSocket, agentSocket} {
 		path := filepath.Join(dir, name)
 		st, err := os.Lstat(path)
 		if errors.Is(err, fs.ErrNotExist) {

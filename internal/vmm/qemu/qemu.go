@@ -137,6 +137,7 @@ func (d *Driver) Capabilities() vmm.Capabilities {
 		Ignition:     []vmm.IgnitionTransport{vmm.IgnitionFWCfg},
 		UserNetwork:  true,
 		IsolatedNIC:  true,
+		GuestAgent:   true,
 		TapNIC:       runtime.GOOS == "linux",
 		DirectKernel: true,
 		Firmware:     d.hasFirmware(),

@@ -15,7 +15,7 @@ type suiteCase struct {
 func Conformance(t *testing.T, s Setup) {
 	t.Helper()
 	s = s.withDefaults(t)
-	for _, cases := range [][]suiteCase{lifecycleCases(), guestCases(), faultCases()} {
+	for _, cases := range [][]suiteCase{lifecycleCases(), guestCases(), agentCases(), faultCases()} {
 		for _, c := range cases {
 			t.Run(c.name, func(t *testing.T) { c.run(newBench(t, s)) })
 		}

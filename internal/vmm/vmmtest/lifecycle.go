@@ -80,6 +80,9 @@ func refusals(b *bench) {
 			}, machine.Unimplemented)
 		}
 	}
+	if !can.GuestAgent {
+		refused("a guest agent", func(c *vmm.Config) { c.GuestAgent = true }, machine.Unimplemented)
+	}
 	refused("no CPU", func(c *vmm.Config) { c.CPUs = 0 }, machine.Invalid)
 	refused("no memory", func(c *vmm.Config) { c.MemoryBytes = 0 }, machine.Invalid)
 	refused("two disks of one id", func(c *vmm.Config) {

@@ -47,6 +47,8 @@ type Guest struct {
 	PowerOff func(ctx context.Context, g Running) error
 	// Reset makes the guest restart by itself, as "reboot" in it does.
 	Reset func(ctx context.Context, g Running) error
+	// Agent: a QEMU guest agent runs in the guest of a machine that has a channel for it. False has cases of its own.
+	Agent bool
 	// IgnitionText is what the console shows before BootText of a guest that got this payload by this transport;
 	// "" if this guest cannot tell.
 	IgnitionText func(transport vmm.IgnitionTransport, payload []byte) string

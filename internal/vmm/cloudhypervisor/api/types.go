@@ -59,6 +59,7 @@ type VMConfig struct {
 	RNG            *RNG           `json:"rng,omitempty"`
 	Serial         *Serial        `json:"serial,omitempty"`
 	Console        *Console       `json:"console,omitempty"`
+	Vsock          *Vsock         `json:"vsock,omitempty"`
 	Platform       *Platform      `json:"platform,omitempty"`
 	PVPanic        bool           `json:"pvpanic"`
 	LandlockEnable bool           `json:"landlock_enable,omitempty"`
@@ -129,6 +130,13 @@ type Serial struct {
 // Console is the virtio console.
 type Console struct {
 	Mode ConsoleMode `json:"mode"`
+}
+
+// Vsock is the hybrid vsock device. Its socket is made at each boot with mode 0600 and removed when the guest stops.
+type Vsock struct {
+	ID     string `json:"id,omitempty"`
+	CID    uint32 `json:"cid"` // above 2
+	Socket string `json:"socket"`
 }
 
 // Platform is what the guest is told about its hardware. The UUID goes by one of two names: UUID up to v52,
