@@ -46,6 +46,10 @@ const (
 	GuestOffRestart = "restart"
 	GuestOffKeep    = "keep"
 
+	// In libvirt-provider's spelling.
+	GuestAgentNone = "None"
+	GuestAgentQEMU = "Qemu"
+
 	NetworkIsolated = "isolated"
 	NetworkUser     = "user"
 
@@ -67,6 +71,7 @@ type Config struct {
 	Reconcile      Reconcile
 	Shutdown       Shutdown
 	Events         Events
+	GuestAgent     GuestAgent
 	Console        Console
 	Servers        Servers
 	Log            Log
@@ -176,6 +181,12 @@ type Events struct {
 	SweepInterval time.Duration
 }
 
+// GuestAgent is the program inside the guests that is asked for what only they know. Type is GuestAgentNone or
+// GuestAgentQEMU.
+type GuestAgent struct {
+	Type string
+}
+
 // Console is how much of a guest's console output is kept. LogMaxBytes is for one file.
 type Console struct {
 	LogMaxBytes int64
@@ -219,9 +230,10 @@ func Default() Config {
 			DeleteTimeout: 5 * time.Minute, PowerOffTimeout: 2 * time.Minute, SignalInterval: 5 * time.Second,
 			OnGuestPowerOff: GuestOffRestart,
 		},
-		Events:  Events{Max: 1000, TTL: 5 * time.Minute, SweepInterval: time.Minute},
-		Console: Console{LogMaxBytes: 8 << 20, LogBackups: 1},
-		Servers: Servers{HealthAddress: ":8181", MetricsAddress: "127.0.0.1:8182", PerMachineMetrics: 500},
-		Log:     Log{Level: "info", Format: LogText},
+		Events:     Events{Max: 1000, TTL: 5 * time.Minute, SweepInterval: time.Minute},
+		GuestAgent: GuestAgent{Type: GuestAgentNone},
+		Console:    Console{LogMaxBytes: 8 << 20, LogBackups: 1},
+		Servers:    Servers{HealthAddress: ":8181", MetricsAddress: "127.0.0.1:8182", PerMachineMetrics: 500},
+		Log:        Log{Level: "info", Format: LogText},
 	}
 }

@@ -82,9 +82,15 @@ func workFields() []Field {
 }
 
 func surfaceFields() []Field {
+	agents := []string{GuestAgentNone, GuestAgentQEMU}
 	levels := []string{"debug", "info", "warn", "error"}
 	formats := []string{LogText, LogJSON}
 	return []Field{
+		{
+			Path: "guestAgent.type", Type: TypeString, Allowed: agents,
+			Doc:   "Agent that guests are expected to run. `Qemu` gives each machine a channel to it, asks it to shut the guest down before the power button is pressed, and shows what it tells; see guest-agent.md.",
+			codec: choice(func(c *Config) *string { return &c.GuestAgent.Type }, agents),
+		},
 		{
 			Path: "console.logMaxBytes", Type: TypeBytes, Limits: "64Ki to 1Gi",
 			Doc:   "Size at which a machine's console log is rotated.",
