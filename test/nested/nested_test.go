@@ -68,7 +68,7 @@ func run(t *testing.T, testPackage, flags string) {
 	defer cancel()
 	status, err := Run(ctx, o)
 	if errors.Is(err, ErrMachineDied) {
-		t.Logf("once again, since emulators of nested machines are not perfect: %v", err)
+		t.Logf("ONCE AGAIN, since emulators of nested machines are not perfect: %v", err)
 		status, err = Run(ctx, o)
 	}
 	if err != nil {
