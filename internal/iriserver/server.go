@@ -271,7 +271,7 @@ func (s *Server) UpdateMachinePower(
 	if err != nil {
 		return nil, err
 	}
-	_, err = s.o.Store.UpdateDesired(ctx, m.ID, 0, func(d *machine.Desired) error {
+	stored, err := s.o.Store.UpdateDesired(ctx, m.ID, 0, func(d *machine.Desired) error {
 		if d.Deleting() {
 			return machine.Errorf(machine.FailedPrecondition, "machine %s is being deleted", m.ID)
 		}
@@ -283,6 +283,9 @@ func (s *Server) UpdateMachinePower(
 	})
 	if err != nil {
 		return nil, err
+	}
+	if stored.Desired.Generation != m.Desired.Generation {
+		s.o.Logger.Info("machine power asked for", "machine", m.ID, "power", power)
 	}
 	return &iri.UpdateMachinePowerResponse{}, nil
 }

@@ -396,3 +396,37 @@ func TestUnknownFieldsAreNoReasonToRefuse(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestPowerOnStartsAMachineThatItsGuestTurnedOff(t *testing.T) {
+	r := newRig(t, nil)
+	answer, err := r.client.CreateMachine(t.Context(), &iri.CreateMachineRequest{Machine: r.new("u")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, generation := answer.Machine.Metadata.Id, answer.Machine.Metadata.Generation
+	on := &iri.UpdateMachinePowerRequest{MachineId: id, Power: iri.Power_POWER_ON}
+	turnOn := func() int64 {
+		t.Helper()
+		if _, err := r.client.UpdateMachinePower(t.Context(), on); err != nil {
+			t.Fatal(err)
+		}
+		m, err := r.store.Get(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Desired.Generation
+	}
+	if got := turnOn(); got != generation {
+		t.Errorf("on while on raised the generation to %d", got)
+	}
+	_, err = r.store.UpdateRecord(t.Context(), id, func(rec *machine.Record) error { rec.KeptOff = generation; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := turnOn(); got != generation+1 {
+		t.Errorf("on after the guest went off: generation %d", got)
+	}
+	if got := turnOn(); got != generation+1 {
+		t.Errorf("on again: generation %d", got)
+	}
+}

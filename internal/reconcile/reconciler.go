@@ -54,6 +54,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	for _, m := range r.o.Store.List() {
 		r.queue.Add(m.ID)
 	}
+	r.audit(ctx)
 	var wg sync.WaitGroup
 	for range r.o.Workers {
 		wg.Go(func() { r.work(ctx) })

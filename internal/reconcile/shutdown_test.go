@@ -4,14 +4,17 @@
 package reconcile
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
 )
 
 func TestAShutdownGoesFromAgentToButtonToTheDeadline(t *testing.T) {
@@ -179,4 +182,28 @@ func TestAGuestThatTurnsItselfOffStaysOffIfThatIsThePolicy(t *testing.T) {
 	d.until("still off after a restart of the daemon", one, off)
 	d.want(one, func(*machine.Desired) {}) // turned on: the generation rises
 	d.running(one)
+}
+
+func TestAVMMWithoutAMachineIsToldAndLeftAlone(t *testing.T) {
+	h := newHost()
+	d := newDaemon(t, h)
+	d.start(nil)
+	d.create(one)
+	d.running(one)
+	marker := d.r.marker(two)
+	if _, err := d.r.o.Supervisor.Start(t.Context(), process.Spec{Name: "stray", Marker: marker, Argv: []string{"vmm"}}); err != nil {
+		t.Fatal(err)
+	}
+	d.stop()
+	var log bytes.Buffer
+	d.tweak = func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) }
+	d.start(nil)
+	d.until("adopted, which comes after the audit", one, func(*machine.Machine) bool { return d.r.session(one) != nil })
+	d.stop() // what was logged is complete now
+	if text := log.String(); !strings.Contains(text, "machine="+two) || strings.Contains(text, "level=ERROR msg=\"a VMM runs whose machine is not in the store; it is left alone, see docs/operations.md\" machine="+one) {
+		t.Errorf("log:\n%s", text)
+	}
+	if n := len(h.world.Living()); n != 2 {
+		t.Errorf("%d processes live, want both", n)
+	}
 }

@@ -221,6 +221,7 @@ func (r *Reconciler) boot(ctx context.Context, m *machine.Machine) error {
 // libvirt-provider does, with a delay that grows when it happens again and again.
 func (r *Reconciler) guestStopped(ctx context.Context, m *machine.Machine) error {
 	if r.o.GuestOff == GuestOffKeep {
+		r.o.Logger.Info("guest powered off, machine is left off", "machine", m.ID)
 		r.o.Events.Event(m, Normal, "GuestStopped", "WatchGuest",
 			"the guest powered off; the machine is left off until it is turned on")
 		return r.record(ctx, m.ID, func(rec *machine.Record) { rec.KeptOff = m.Desired.Generation })
@@ -233,6 +234,7 @@ func (r *Reconciler) guestStopped(ctx context.Context, m *machine.Machine) error
 	if err != nil {
 		return err
 	}
+	r.o.Logger.Info("guest powered off, machine is started again", "machine", m.ID, "restart_in", delay)
 	r.o.Events.Event(m, Normal, "GuestStopped", "RestartMachine",
 		"the guest powered off although the machine is to be on; it is started again in "+delay.String())
 	return nil
@@ -371,6 +373,7 @@ func (r *Reconciler) reap(ctx context.Context, m *machine.Machine) error {
 	if err != nil {
 		return err
 	}
+	r.o.Logger.Warn("VMM ended unasked", "machine", m.ID, "reason", reason, "restart_in", delay)
 	r.o.Events.Event(m, Warning, "VMMEnded", "RestartMachine",
 		fmt.Sprintf("the VMM ended unasked (%s); the machine is started again in %s%s", reason, delay, last))
 	return nil

@@ -185,6 +185,7 @@ func life(t *testing.T, d *daemon, b backend, ref string) {
 	d.says(id, b.login, 1)
 	d.readsIgnition(id, b)
 	d.attached(id)
+	d.lists(id, b)
 	pid := d.vmm(id)
 
 	d.sigkill() // the daemon, not the guest
@@ -225,6 +226,32 @@ func (d *daemon) readsIgnition(id string, b backend) {
 		return
 	}
 	d.says(id, "oem: opt/com.coreos/config="+encoded, 1)
+}
+
+// lists runs the commands by which an operator looks at the machine.
+func (d *daemon) lists(id string, b backend) {
+	d.t.Helper()
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"machines"}, []string{"MACHINE", id, "Running", "small"}},
+		{[]string{"machines", "-o", "json", id}, []string{`"id"`, id, "MACHINE_RUNNING"}},
+		{[]string{"events", id}, []string{"MESSAGE", id, "MachineBooted"}},
+		{[]string{"console", "--log", id}, []string{b.login}},
+		{[]string{"__complete", "machines", "--config", d.path("config.yaml"), ""}, []string{id}},
+	} {
+		args := c.args
+		if args[0] != "__complete" {
+			args = append(args, "--config", d.path("config.yaml"))
+		}
+		out, err := exec.Command(d.binary, args...).CombinedOutput()
+		for _, want := range c.want {
+			if err != nil || !strings.Contains(string(out), want) {
+				d.t.Errorf("%v does not show %q (%v):\n%s", c.args, want, err, out)
+			}
+		}
+	}
 }
 
 func (d *daemon) attached(id string) {
