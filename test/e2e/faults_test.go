@@ -37,7 +37,8 @@ func TestAKillOfTheDaemonAtAnyStepConverges(t *testing.T) {
 	points := []string{"vmm.launch:intended", "vmm.launch:spawned"}
 	for _, step := range reconcile.StepNames() {
 		switch step {
-		case reconcile.StepGuestStopped, reconcile.StepVMMKill: // need a guest that misbehaves; see package reconcile
+		// These need a guest that misbehaves or has an agent, or a change of mind; see package reconcile.
+		case reconcile.StepGuestStopped, reconcile.StepVMMKill, reconcile.StepGuestShutdown, reconcile.StepShutdownCancel:
 		default:
 			points = append(points, string(step)+":before", string(step)+":after")
 		}
@@ -87,7 +88,7 @@ func (d *daemon) createUnlessKilled(m *iri.Machine) string {
 // deletes reports whether a step is reached by a deletion alone.
 func deletes(point string) bool {
 	for _, step := range []reconcile.StepName{
-		reconcile.StepVMMStop, reconcile.StepVMMReap, reconcile.StepNICRelease, reconcile.StepVolumeDelete,
+		reconcile.StepShutdownBegin, reconcile.StepPowerButton, reconcile.StepVMMStop, reconcile.StepVMMReap, reconcile.StepNICRelease, reconcile.StepVolumeDelete,
 		reconcile.StepDirectoryRemove, reconcile.StepRecordRemove,
 	} {
 		if strings.HasPrefix(point, string(step)+":") {
