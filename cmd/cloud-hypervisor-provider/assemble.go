@@ -90,7 +90,7 @@ func assemble(
 	}); err != nil {
 		return nil, err
 	}
-	if p.reconciler, err = reconcile.New(reconcile.Options{
+	o := reconcile.Options{
 		Store: st, Driver: p.drivers.chosen, Drivers: p.drivers.all, Supervisor: p.supervisor, Images: p.images,
 		Volumes: volumes, Network: plugin, Networks: networks, Consoles: consoles{p.consoles}, Events: recorder{events},
 		Logger:   log,
@@ -99,7 +99,9 @@ func assemble(
 		DeleteGrace: cfg.Shutdown.DeleteTimeout, PowerOffGrace: cfg.Shutdown.PowerOffTimeout,
 		ButtonInterval: cfg.Shutdown.SignalInterval, GuestOff: reconcile.GuestOffPolicy(cfg.Shutdown.OnGuestPowerOff),
 		Observe: observeSteps(p.registry), Failpoint: failpoints(log),
-	}); err != nil {
+	}
+	useGuestAgent(cfg, &o)
+	if p.reconciler, err = reconcile.New(o); err != nil {
 		return nil, err
 	}
 	registerMetrics(p.registry, p.rpcMetrics, p.reconciler)

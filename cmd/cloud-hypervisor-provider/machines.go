@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/reconcile"
 )
 
 // listInterval is how often a watch asks. Answers come from the daemon's memory.
@@ -136,16 +138,20 @@ func withoutSecrets(answer *iri.ListMachinesResponse) *iri.ListMachinesResponse 
 func machineTable(machines []*iri.Machine) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "MACHINE\tNAME\tSTATE\tCLASS\tAGE\tNOTE")
+	fmt.Fprintln(w, "MACHINE\tNAME\tSTATE\tCLASS\tAGE\tNOTE\tGUEST")
 	for _, m := range machines {
-		note := ""
+		note, guest := "", ""
 		for _, c := range m.Status.GetMachineConditions() {
+			if c.Type == reconcile.ConditionGuestAgent {
+				guest = c.Message
+				continue
+			}
 			if c.Status != "True" && note == "" {
 				note = strings.TrimSuffix(c.Reason+": "+c.Message, ": ")
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", m.Metadata.Id, nameOf(m.Metadata.Labels), word(m.Status.State.String(), "MACHINE_"),
-			m.Spec.Class, age(time.Unix(0, m.Metadata.CreatedAt)), note)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Metadata.Id, nameOf(m.Metadata.Labels), word(m.Status.State.String(), "MACHINE_"),
+			m.Spec.Class, age(time.Unix(0, m.Metadata.CreatedAt)), note, guest)
 	}
 	_ = w.Flush()
 	return b.String()

@@ -171,9 +171,7 @@ func TestAMachineThatHasItsImageWaitsForNone(t *testing.T) {
 	d.until("waiting", two, func(m *machine.Machine) bool { return len(m.Record.Conditions) == 1 })
 	d.remove(two)
 	d.gone(two)
-	if waiting := d.r.ImageWaiters("registry/image:1"); len(waiting) > 0 {
-		t.Errorf("these wait for the image after the deletion: %v", waiting)
-	}
+	d.until("nobody waits for the image", two, func(*machine.Machine) bool { return len(d.r.ImageWaiters("registry/image:1")) == 0 })
 }
 
 func TestTheImageOfASecondVolumeIsWaitedForAsWell(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 )
 
 // Reconciler brings machines to what is wanted of them.
@@ -20,10 +21,13 @@ type Reconciler struct {
 	o     Options
 	queue *Queue
 
+	background sync.WaitGroup // of what runs beside the workers while Run does
+
 	mu       sync.Mutex
 	sessions map[string]*session
-	failures map[string]int                // failed rounds in a row, by machine
-	waiting  map[string]map[string]bool    // machines that wait for an image, by reference
+	failures map[string]int             // failed rounds in a row, by machine
+	waiting  map[string]map[string]bool // machines that wait for an image, by reference
+	guests   guestInfo
 	seen     map[string]seenDesired        // what of a machine's wish it was last queued for
 	copies   map[string]context.CancelFunc // end the preparation of a volume under way, by machine
 }
@@ -45,6 +49,7 @@ func New(o Options) (*Reconciler, error) {
 	return &Reconciler{
 		o: o, queue: NewQueue(o.Now), sessions: map[string]*session{}, failures: map[string]int{},
 		waiting: map[string]map[string]bool{}, seen: map[string]seenDesired{},
+		guests: guestInfo{asks: make(chan struct{}, guestAsks), asked: map[string]time.Time{}},
 		copies: map[string]context.CancelFunc{},
 	}, nil
 }
@@ -63,6 +68,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	<-ctx.Done()
 	r.queue.Close()
 	wg.Wait()
+	r.background.Wait()
 	r.closeSessions()
 	return nil
 }
@@ -79,6 +85,7 @@ func (r *Reconciler) Changed(id string, m *machine.Machine) {
 	if m == nil {
 		r.mu.Lock()
 		delete(r.seen, id)
+		delete(r.guests.asked, id)
 		r.mu.Unlock()
 		return
 	}
@@ -242,6 +249,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, id string) (time.Duration, e
 			return plan.Wait, nil // nothing new is known: why the start failed stays to be seen
 		}
 		if len(plan.Steps) == 0 {
+			if view.Process == ProcessAlive && view.VM.State == vmm.StateRunning {
+				r.refreshGuest(ctx, id)
+			}
 			return plan.Wait, r.publish(ctx, view)
 		}
 		wait, err := r.run(ctx, view.Machine, plan.Steps)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -206,4 +207,37 @@ func TestAVMMWithoutAMachineIsToldAndLeftAlone(t *testing.T) {
 	if n := len(h.world.Living()); n != 2 {
 		t.Errorf("%d processes live, want both", n)
 	}
+}
+
+func TestWhatTheGuestSaysOfItselfIsShownAndChangesNothingElse(t *testing.T) {
+	h := newHost()
+	d := newDaemon(t, h)
+	var said atomic.Pointer[string]
+	d.tweak = func(o *Options) {
+		o.Resync = 50 * time.Millisecond
+		o.GuestInfo = func(context.Context, vmm.VM) (string, error) {
+			if text := said.Load(); text != nil {
+				return *text, nil
+			}
+			return "", errors.New("no agent")
+		}
+	}
+	d.start(nil)
+	d.create(one)
+	guest := func(m *machine.Machine) machine.Condition {
+		for _, c := range m.Record.Conditions {
+			if c.Type == ConditionGuestAgent {
+				return c
+			}
+		}
+		return machine.Condition{}
+	}
+	d.until("no agent", one, func(m *machine.Machine) bool { return m != nil && guest(m).Status == machine.ConditionFalse })
+	m := d.running(one)
+	if m.Record.Conditions[len(m.Record.Conditions)-1].Status != machine.ConditionTrue {
+		t.Errorf("a missing agent makes the machine unready: %+v", m.Record.Conditions)
+	}
+	text := "Debian, 10.0.2.15"
+	said.Store(&text)
+	d.until("told", one, func(m *machine.Machine) bool { return guest(m).Message == text })
 }

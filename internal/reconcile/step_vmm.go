@@ -37,7 +37,10 @@ func (r *Reconciler) markerPrefix(id string) string { return r.o.Store.ID() + "/
 // vmConfig is the whole virtual machine as wanted, from the desired state and what was prepared for it.
 func (r *Reconciler) vmConfig(ctx context.Context, m *machine.Machine) (vmm.Config, error) {
 	d := &m.Desired
-	cfg := vmm.Config{Ref: r.o.ref(m.ID), CPUs: d.Resources.CPUs, MemoryBytes: d.Resources.MemoryBytes}
+	cfg := vmm.Config{
+		Ref: r.o.ref(m.ID), CPUs: d.Resources.CPUs, MemoryBytes: d.Resources.MemoryBytes,
+		GuestAgent: r.o.GuestShutdown != nil && r.o.Driver.Capabilities().GuestAgent,
+	}
 	if d.GuestConfig != nil {
 		cfg.Hostname = d.GuestConfig.Hostname
 	}
