@@ -167,6 +167,20 @@ func (r *Registry) Last() []Result {
 	return all
 }
 
+// Run asks all checks now and then until ctx ends, so that Last is never old although nobody else asks.
+func (r *Registry) Run(ctx context.Context, every time.Duration) error {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		r.Report(ctx, Live|Ready)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
 // Close ends the runs under way and waits for them.
 func (r *Registry) Close() {
 	r.mu.Lock()

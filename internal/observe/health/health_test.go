@@ -174,6 +174,21 @@ func TestABackgroundCheckShowsItsLastAnswerWhileItAsks(t *testing.T) {
 	}
 }
 
+func TestChecksAreAskedAlthoughNobodyDoes(t *testing.T) {
+	asked := make(chan struct{}, 1000)
+	r := registry(t, health.Options{}, health.Check{Name: "x", For: health.Ready, MaxAge: time.Nanosecond,
+		Probe: func(context.Context) error { asked <- struct{}{}; return nil }})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx, time.Millisecond) }()
+	<-asked
+	<-asked
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAPanicOfACheckIsItsFailure(t *testing.T) {
 	r := registry(t, health.Options{}, health.Check{Name: "p", For: health.Live, Probe: func(context.Context) error { panic("x") }})
 	if report := r.Report(t.Context(), health.Live); report.OK || report.Checks[0].Error != "the check panicked: x" {
