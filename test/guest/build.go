@@ -82,6 +82,7 @@ type inputs struct {
 	kernel  kernelTree
 	busybox []byte
 	initDir string
+	agent   []guestFile // empty if not wanted
 	key     string
 }
 
@@ -109,6 +110,11 @@ func gather(ctx context.Context, o Options) (inputs, error) {
 	if in.initDir, err = findInit(ctx, o.InitDir); err != nil {
 		return in, err
 	}
+	if o.GuestAgent {
+		if in.agent, err = findAgent(ctx, cache, o.Arch); err != nil {
+			return in, err
+		}
+	}
 	in.key, err = cacheKey(o, in)
 	return in, err
 }
@@ -122,6 +128,9 @@ func cacheKey(o Options, in inputs) (string, error) {
 	}
 	if len(o.Modules) > 0 {
 		fmt.Fprintf(h, "modules %q\n", o.Modules)
+	}
+	for _, f := range in.agent {
+		fmt.Fprintf(h, "agent %s %o %x\n", f.name, f.mode, sha256.Sum256(f.data))
 	}
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
@@ -231,7 +240,7 @@ func writeInitramfs(ctx context.Context, o Options, in inputs, dir string) error
 	if err != nil {
 		return err
 	}
-	data, err := initramfs(initramfsParts{init: binary, busybox: in.busybox, boot: boot, vfat: vfat})
+	data, err := initramfs(initramfsParts{init: binary, busybox: in.busybox, boot: boot, vfat: vfat, agent: in.agent})
 	if err != nil {
 		return err
 	}

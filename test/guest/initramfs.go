@@ -37,6 +37,7 @@ type initramfsParts struct {
 	busybox []byte
 	boot    []moduleFile
 	vfat    []moduleFile
+	agent   []guestFile
 }
 
 // collectModules resolves both module lists of the guest; more go to the first.
@@ -78,6 +79,7 @@ func initramfs(parts initramfsParts) ([]byte, error) {
 	c.file("etc/group", 0o644, []byte("root:x:0:\n"))
 	c.file("etc/udhcpc.sh", 0o755, []byte(dhcpScript))
 	addModules(c, parts.boot, parts.vfat)
+	addAgent(c, parts.agent)
 	if err := c.close(); err != nil {
 		return nil, fmt.Errorf("write initramfs: %w", err)
 	}

@@ -53,6 +53,10 @@ type Options struct {
 	RootBytes int64
 	// Modules are more kernel modules to load at each boot, by name; an error says which the kernel does not have.
 	Modules []string
+	// GuestAgent puts Debian's QEMU guest agent with its libraries into the guest, which then runs it when the kernel
+	// command line has chp.agent: on the virtio-serial port where there is one, else on vsock port 1024. It doubles the
+	// size of the initramfs.
+	GuestAgent bool
 	// Logger tells what is built and how long it took; default: silent.
 	Logger *slog.Logger
 }

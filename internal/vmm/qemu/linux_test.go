@@ -147,11 +147,15 @@ func (r *rig) devices() (disks, nics []string) {
 }
 
 // linuxConfig is a machine with the test guest, three disks and two NICs.
-func linuxConfig(t *testing.T) vmm.Config {
+func linuxConfig(t *testing.T, change ...func(*guest.Options)) vmm.Config {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	files, err := guest.Build(ctx, guest.Options{CacheDir: guest.DefaultCacheDir(), Arch: "amd64"})
+	o := guest.Options{CacheDir: guest.DefaultCacheDir(), Arch: "amd64"}
+	for _, f := range change {
+		f(&o)
+	}
+	files, err := guest.Build(ctx, o)
 	if err != nil {
 		t.Fatalf("build the guest: %v", err)
 	}

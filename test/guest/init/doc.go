@@ -13,5 +13,8 @@
 // Words on the kernel command line that it understands:
 //
 //	chp.dhcp                 ask for an address by DHCP on each network interface
+//	chp.agent                run the QEMU guest agent, if the guest was built with it
 //	chp.ignore_power_button  announce the power button but stay on, like a guest that is stuck
+//
+// Under the name of shutdown it is the program that the guest agent calls to end the guest.
 package main

@@ -6,6 +6,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,13 @@ const (
 )
 
 func main() {
+	if filepath.Base(os.Args[0]) == "shutdown" {
+		if err := shutdown(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "shutdown:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getpid() != 1 {
 		fmt.Fprintln(os.Stderr, "init: not process 1 of a guest; refusing to mount, load modules or power off")
 		os.Exit(1)
@@ -75,6 +83,7 @@ func (g *guest) run() {
 	g.say("guest: ready login:")
 	g.shellOn.Store(true)
 	go g.serveShell()
+	go g.serveAgent()
 	for {
 		time.Sleep(scanInterval)
 		now := scanHardware("/sys")

@@ -46,6 +46,7 @@ func command() *cobra.Command {
 	flags.StringVar(&o.KernelTree, "kernel-tree", "", "unpacked kernel package to use instead of Debian's cloud kernel")
 	flags.StringVar(&o.Busybox, "busybox", "", "static busybox to use instead of Debian's")
 	flags.StringVar(&o.InitDir, "init-dir", "", "sources of process 1 (default: found by the go command in this module)")
+	flags.BoolVar(&o.GuestAgent, "guest-agent", false, "include the QEMU guest agent, which runs when the kernel command line has chp.agent")
 	root.AddCommand(buildCommand(o), pushCommand(o))
 	return root
 }
