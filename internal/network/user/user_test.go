@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package user
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network"
+)
+
+func TestAnInterfaceIsReadyAtOnceWithItsForwards(t *testing.T) {
+	forwards := []network.Forward{{HostAddress: "127.0.0.1", HostPort: 2222, GuestPort: 22}}
+	p, err := New(Options{Supported: true, Forwards: forwards})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := network.Request{MachineID: "m", NIC: machine.NetworkInterface{Name: "n"}}
+	got, err := p.Apply(t.Context(), req)
+	want := network.Result{
+		Ready: true, Handle: "user://m/n", MAC: machine.MAC("m", "n"), Backend: network.BackendUser, Forwards: forwards,
+	}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v %s", err, diff)
+	}
+	again, _ := p.Apply(t.Context(), req)
+	if diff := cmp.Diff(got, again); diff != "" {
+		t.Errorf("asked again: %s", diff)
+	}
+	if err := p.Delete(t.Context(), req); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAHypervisorWithoutUserNetworkIsRefusedAtStart(t *testing.T) {
+	if _, err := New(Options{}); err == nil {
+		t.Error("accepted")
+	}
+}
