@@ -27,6 +27,7 @@ test_packages="$run_packages
 gcc|gcc|builds the tests with the race detector
 libc6-dev|/usr/include/stdlib.h|builds the tests with the race detector
 iproute2|ip|shows network devices to the tests
+dbus-daemon|dbus-daemon|is the bus on which the tests stand in for systemd
 ovmf|/usr/share/OVMF/OVMF_CODE*.fd|is the firmware that disks boot by"
 
 case "${1:-}" in

@@ -165,7 +165,7 @@ func (s *Systemd) Close() error {
 }
 
 // Start runs the process as spec.Name + ".service"; see Supervisor.
-func (s *Systemd) Start(ctx context.Context, spec Spec) (Process, error) {
+func (s *Systemd) Start(ctx context.Context, spec Spec) (_ Process, err error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -188,6 +188,11 @@ func (s *Systemd) Start(ctx context.Context, spec Spec) (Process, error) {
 	if _, err := b.StartTransientUnitContext(ctx, unit, "fail", props, done); err != nil {
 		return nil, fmt.Errorf("start unit %s: %w", unit, err)
 	}
+	defer func() {
+		if err != nil { // a unit that stays pinned could not be started again under its name
+			s.letGo(unit)
+		}
+	}()
 	select {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("start unit %s: %w", unit, ctx.Err())
@@ -216,9 +221,21 @@ func (s *Systemd) failed(ctx context.Context, b *bus, unit, marker, result strin
 	if err == nil && pid != 0 && !own {
 		return s.endedAtOnce(props, unit, marker), nil
 	}
-	_ = b.ref(ctx, unit, false)
 	return nil, errors.Join(fmt.Errorf("start unit %s: systemd says %q (status %d)", unit, result, status), err)
 }
+
+// letGo unpins a unit that is not held, whatever became of the call that wanted it.
+func (s *Systemd) letGo(unit string) {
+	ctx, cancel := context.WithTimeout(s.life, exitPatience)
+	defer cancel()
+	if b, err := s.connect(ctx); err == nil {
+		_ = b.ref(ctx, unit, false)
+	}
+}
+
+// noPID stands for a process that ended before systemd told its pid: above the kernel's limit of 4,194,304
+// (PID_MAX_LIMIT), so that it is proven to be nobody's.
+const noPID = 1 << 30
 
 // hold takes up the main process of a unit that has just been started.
 func (s *Systemd) hold(ctx context.Context, b *bus, unit, marker string) (Process, error) {
@@ -255,6 +272,9 @@ func (s *Systemd) hold(ctx context.Context, b *bus, unit, marker string) (Proces
 // that a later process with this pid is another one.
 func (s *Systemd) endedAtOnce(props map[string]any, unit, marker string) *proc {
 	pid, _ := props["ExecMainPID"].(uint32)
+	if pid == 0 {
+		pid = noPID
+	}
 	micros, _ := props["ExecMainStartTimestampMonotonic"].(uint64)
 	id := Identity{
 		PID: int(pid), StartTicks: max(1, micros/10_000), BootID: s.bootID, Marker: marker, Unit: unit,
@@ -383,7 +403,11 @@ func (s *Systemd) Adopt(ctx context.Context, id Identity) (Process, error) {
 			}
 		}
 	}
-	return adopt(ctx, s.w, s.bootID, id, s.outcome(id))
+	p, err := adopt(ctx, s.w, s.bootID, id, s.outcome(id))
+	if err != nil {
+		s.letGo(id.Unit)
+	}
+	return p, err
 }
 
 // Find returns the processes with this marker; see Supervisor.
