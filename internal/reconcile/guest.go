@@ -26,13 +26,13 @@ type guestInfo struct {
 	asked map[string]time.Time // by machine; guarded by the reconciler's lock
 }
 
-// refreshGuest asks the agent of a running guest, at most once a resync, and shows the answer as a condition.
-func (r *Reconciler) refreshGuest(ctx context.Context, id string) {
-	s := r.session(id)
-	if r.o.GuestInfo == nil || s == nil {
+// lookAfter does for a running machine, once a resync, what needs no hurry: it bounds the logs of the VMM, asks the
+// guest's agent and shows the answer as a condition.
+func (r *Reconciler) lookAfter(ctx context.Context, id string) {
+	s, now := r.session(id), r.o.Now()
+	if s == nil {
 		return
 	}
-	vm, now := s.connected(), r.o.Now()
 	r.mu.Lock()
 	age := now.Sub(r.guests.asked[id])
 	due := age >= r.o.Resync || age < 0
@@ -40,7 +40,12 @@ func (r *Reconciler) refreshGuest(ctx context.Context, id string) {
 		r.guests.asked[id] = now
 	}
 	r.mu.Unlock()
-	if vm == nil || !due {
+	if !due {
+		return
+	}
+	r.capOutput(id)
+	vm := s.connected()
+	if r.o.GuestInfo == nil || vm == nil {
 		return
 	}
 	r.background.Go(func() { r.askGuest(ctx, id, vm) })

@@ -250,7 +250,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, id string) (time.Duration, e
 		}
 		if len(plan.Steps) == 0 {
 			if view.Process == ProcessAlive && view.VM.State == vmm.StateRunning {
-				r.refreshGuest(ctx, id)
+				r.lookAfter(ctx, id)
 			}
 			return plan.Wait, r.publish(ctx, view)
 		}

@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -240,4 +242,40 @@ func TestWhatTheGuestSaysOfItselfIsShownAndChangesNothingElse(t *testing.T) {
 	text := "Debian, 10.0.2.15"
 	said.Store(&text)
 	d.until("told", one, func(m *machine.Machine) bool { return guest(m).Message == text })
+}
+
+func TestTheLogOfAVMMIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "vmm.log")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640) // as the VMM has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	write := func(text string) {
+		t.Helper()
+		if _, err := f.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a little")
+	if err := emptyIfLarge(path); err != nil {
+		t.Fatal(err)
+	}
+	if info, _ := os.Stat(path); info.Size() != 8 {
+		t.Errorf("a small log has %d bytes now", info.Size())
+	}
+	write(strings.Repeat("complaint\n", maxOutput/10+100) + "the last words")
+	_ = f.Sync() // blocks are counted once they are allocated
+	if err := emptyIfLarge(path); err != nil {
+		t.Fatal(err)
+	}
+	kept, _ := os.ReadFile(path + ".old")
+	if !strings.HasSuffix(string(kept), "the last words") || len(kept) != keptOutput {
+		t.Errorf("%d bytes are kept", len(kept))
+	}
+	write("and on")
+	if now, _ := os.ReadFile(path); string(now) != "and on" {
+		t.Errorf("after that the log is %q", now)
+	}
 }

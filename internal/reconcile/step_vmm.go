@@ -9,10 +9,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -20,9 +18,6 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 )
-
-// vmmOutput is the file in a machine's directory that takes what its VMM prints.
-const vmmOutput = "vmm.log"
 
 // marker makes the mark of one launch: state root, machine, launch.
 func (r *Reconciler) marker(id string) string {
@@ -397,26 +392,4 @@ func (r *Reconciler) removeRecord(ctx context.Context, m *machine.Machine) error
 	}
 	r.o.Events.Event(m, Normal, "MachineDeleted", "DeleteMachine", "the machine and all that belonged to it are gone")
 	return nil
-}
-
-// lastOutput returns the last lines that a VMM printed, for an event; "" if it printed none.
-func lastOutput(path string) string {
-	const most = 512 // bytes
-	f, err := os.Open(path)
-	if err != nil {
-		return ""
-	}
-	defer func() { _ = f.Close() }()
-	if info, err := f.Stat(); err == nil && info.Size() > most {
-		_, _ = f.Seek(-most, io.SeekEnd)
-	}
-	raw, _ := io.ReadAll(io.LimitReader(f, most))
-	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
-	if len(lines) > 3 {
-		lines = lines[len(lines)-3:]
-	}
-	if text := strings.Join(lines, " | "); text != "" {
-		return "; it printed: " + text
-	}
-	return ""
 }
