@@ -8,9 +8,6 @@ import (
 	"log/slog"
 	"path/filepath"
 
-	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/class"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/config"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/console"
@@ -38,8 +35,7 @@ type parts struct {
 	images     *image.Cache
 	supervisor process.Supervisor
 	drivers    *drivers
-	registry   *prometheus.Registry
-	rpcMetrics *grpcprom.ServerMetrics
+	watch      *watch
 	log        *slog.Logger
 }
 
@@ -52,9 +48,9 @@ func (p *parts) close() {
 
 // assemble makes the pieces and starts none of them.
 func assemble(
-	ctx context.Context, cfg *config.Config, classes *class.Set, st *store.Store, log *slog.Logger,
+	ctx context.Context, cfg *config.Config, classes *class.Set, st *store.Store, w *watch, log *slog.Logger,
 ) (*parts, error) {
-	p := &parts{log: log, registry: prometheus.NewRegistry(), rpcMetrics: newRPCMetrics()}
+	p := &parts{log: log, watch: w}
 	facts, err := host.ReadFacts(host.Source{})
 	if err != nil {
 		return nil, err
@@ -71,7 +67,7 @@ func assemble(
 		return nil, err
 	}
 	volumes := []volume.Plugin{disks}
-	events, err := event.New(event.Options{Max: cfg.Events.Max, TTL: cfg.Events.TTL})
+	events, err := event.New(event.Options{Max: cfg.Events.Max, TTL: cfg.Events.TTL, Observe: w.countEvent})
 	if err != nil {
 		return nil, err
 	}
@@ -98,16 +94,18 @@ func assemble(
 		Workers: cfg.Reconcile.Workers, Resync: cfg.Reconcile.ResyncInterval, MaxBackoff: cfg.Reconcile.MaxBackoff,
 		DeleteGrace: cfg.Shutdown.DeleteTimeout, PowerOffGrace: cfg.Shutdown.PowerOffTimeout,
 		ButtonInterval: cfg.Shutdown.SignalInterval, GuestOff: reconcile.GuestOffPolicy(cfg.Shutdown.OnGuestPowerOff),
-		Observe: observeSteps(p.registry), Failpoint: failpoints(log),
+		Observe: w.countStep, ObserveWait: w.metrics.Wait, Failpoint: failpoints(log),
 	}
 	useGuestAgent(cfg, &o)
 	if p.reconciler, err = reconcile.New(o); err != nil {
 		return nil, err
 	}
-	registerMetrics(p.registry, p.rpcMetrics, p.reconciler)
+	size := class.Host{CPUs: int64(facts.CPUs), MemoryBytes: int64(facts.MemoryTotal)}
+	if err := w.look(cfg, p, seen{node: facts.Hostname, store: st, classes: classes, host: size, events: events}); err != nil {
+		return nil, err
+	}
 	p.server, err = iriserver.New(iriserver.Options{
-		Store: st, Events: events, Classes: classes, Reserve: cfg.Capacity.Reserve(),
-		Host:    class.Host{CPUs: int64(facts.CPUs), MemoryBytes: int64(facts.MemoryTotal)},
+		Store: st, Events: events, Classes: classes, Reserve: cfg.Capacity.Reserve(), Host: size,
 		Volumes: volumes, Network: plugin, Capabilities: p.drivers.chosen.Capabilities(), Ignition: cfg.Hypervisor.Ignition,
 		CheckImage: image.ValidateReference, Version: version, Logger: log,
 	})

@@ -20,6 +20,7 @@ import (
 type drivers struct {
 	chosen vmm.Driver
 	all    map[string]vmm.Driver
+	known  []host.Decision // the chosen one first
 	ch     *cloudhypervisor.Driver
 }
 
@@ -50,7 +51,7 @@ func newDrivers(ctx context.Context, cfg *config.Config, log *slog.Logger) (*dri
 	for _, warning := range decision.Warnings {
 		log.Warn("hypervisor", "warning", warning)
 	}
-	d := &drivers{all: map[string]vmm.Driver{}}
+	d := &drivers{all: map[string]vmm.Driver{}, known: []host.Decision{decision}}
 	if d.chosen, err = d.make(decision, cfg, log); err != nil {
 		return nil, err
 	}
@@ -70,6 +71,7 @@ func newDrivers(ctx context.Context, cfg *config.Config, log *slog.Logger) (*dri
 		return d, nil
 	}
 	d.all[second.Name()] = second
+	d.known = append(d.known, other)
 	return d, nil
 }
 

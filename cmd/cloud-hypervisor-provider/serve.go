@@ -75,12 +75,18 @@ func serve(ctx context.Context, cfg *config.Config) (err error) {
 	if err := os.MkdirAll(cfg.RuntimeDir, 0o750); err != nil {
 		return fmt.Errorf("make the runtime directory: %w", err)
 	}
+	w, err := newWatch(ctx, cfg, log) // before the store, whose loading may take a while
+	if err != nil {
+		return err
+	}
+	defer w.close()
 	st, err := store.Open(ctx, store.Options{Dir: cfg.StateDir, Logger: log})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	parts, err := assemble(ctx, cfg, classes, st, log)
+	w.loaded.Open()
+	parts, err := assemble(ctx, cfg, classes, st, w, log)
 	if err != nil {
 		return err
 	}
@@ -93,12 +99,13 @@ func serve(ctx context.Context, cfg *config.Config) (err error) {
 	group.Go(func() error { return parts.reconciler.Run(ctx) })
 	group.Go(func() error { return parts.followStore(ctx, st) })
 	group.Go(func() error { return console.Serve(ctx, listener, parts.consoles, log) })
-	group.Go(func() error { return parts.serveMetrics(ctx, cfg.Servers.MetricsAddress) })
+	group.Go(func() error { return w.run(ctx) })
 	group.Go(func() error {
 		return iriserver.Serve(ctx, parts.server, iriserver.ServeOptions{
-			Address: cfg.IRI.Address, Group: cfg.IRI.Group, Timeout: cfg.IRI.RequestTimeout, Metrics: parts.rpcMetrics,
+			Address: cfg.IRI.Address, Group: cfg.IRI.Group, Timeout: cfg.IRI.RequestTimeout, Metrics: w.metrics.RPC(),
 			Logger: log,
 			Ready: func() {
+				w.ready(cfg.IRI.Address)
 				log.Info("ready", "address", cfg.IRI.Address, "machines", len(st.List()), "version", version)
 				_, _ = daemon.SdNotify(false, daemon.SdNotifyReady)
 			},

@@ -60,13 +60,16 @@ type Options struct {
 	Max int           // events kept; the oldest go first; default 1000
 	TTL time.Duration // default 5m, at least 2m
 	Now func() time.Time
+	// Observe is told of each event recorded, for metrics. May be nil.
+	Observe func(kind Type, reason, action string)
 }
 
 // Recorder keeps events in memory. It needs no goroutine: what is too old is left out and dropped when asked.
 type Recorder struct {
-	max int
-	ttl time.Duration
-	now func() time.Time
+	max     int
+	ttl     time.Duration
+	now     func() time.Time
+	observe func(kind Type, reason, action string)
 
 	mu       sync.Mutex
 	events   []*entry // by time of the last repetition
@@ -105,13 +108,16 @@ func New(o Options) (*Recorder, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Observe == nil {
+		o.Observe = func(Type, string, string) {}
+	}
 	switch {
 	case o.Max < 1:
 		return nil, fmt.Errorf("event recorder: max is %d, want at least 1", o.Max)
 	case o.TTL < minTTL:
 		return nil, errors.New("event recorder: the ttl must be at least " + minTTL.String() + ", or the poollet misses events")
 	}
-	return &Recorder{max: o.Max, ttl: o.TTL, now: o.Now}, nil
+	return &Recorder{max: o.Max, ttl: o.TTL, now: o.Now, observe: o.Observe}, nil
 }
 
 // Record adds an event. The same one again within the TTL only raises its count and time. An event without a reason
@@ -124,6 +130,7 @@ func (r *Recorder) Record(about Involved, kind Type, reason, action, message str
 	if action == "" {
 		action = "Unknown"
 	}
+	r.observe(kind, reason, action)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.expire(now)

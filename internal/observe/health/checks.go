@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	healthapi "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -99,10 +100,10 @@ func runs(ctx context.Context, path string) error {
 	return nil
 }
 
-// IRICheck is "iri": a call over the IRI socket and back. It does not count against liveness before the socket was
-// open once.
+// IRICheck is "iri": a call over the IRI socket and back. It should be added once the socket is open.
 func IRICheck(address string, purpose Purpose) (Check, error) {
-	conn, err := grpc.NewClient("unix:"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second}}))
 	if err != nil {
 		return Check{}, fmt.Errorf("make a client of the IRI: %w", err)
 	}
