@@ -35,7 +35,7 @@ func patienceOf(text string) time.Duration {
 	if d, err := time.ParseDuration(text); err == nil {
 		return d
 	}
-	return 30 * time.Second
+	return 5 * time.Minute
 }
 
 const daemonConfig = `apiVersion: config.cloud-hypervisor-provider.ironcore.dev/v1alpha1
@@ -43,6 +43,7 @@ kind: ProviderConfig
 stateDir: %[1]s/state
 runtimeDir: %[1]s/run
 iri: {address: %[1]s/iri.sock}
+streaming: {address: "127.0.0.1:0"}
 machineClasses:
   inline: [{metadata: {name: small}, capabilities: {cpu: 1, memory: 192Mi}}]
 capacity: {cpuOvercommit: 32, reservedMemory: 64Mi, memoryOverheadPerMachine: 0}
