@@ -11,6 +11,7 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/class"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/config"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/console"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/console/exec"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/host"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/image"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/iriserver"
@@ -32,6 +33,7 @@ type parts struct {
 	reconciler *reconcile.Reconciler
 	server     *iriserver.Server
 	consoles   *console.Hub
+	exec       *exec.Server // nil when off
 	images     *image.Cache
 	supervisor process.Supervisor
 	drivers    *drivers
@@ -104,10 +106,14 @@ func assemble(
 	if err := w.look(cfg, p, seen{node: facts.Hostname, store: st, classes: classes, host: size, events: events}); err != nil {
 		return nil, err
 	}
+	urls, err := p.newExec(cfg, log)
+	if err != nil {
+		return nil, err
+	}
 	p.server, err = iriserver.New(iriserver.Options{
 		Store: st, Events: events, Classes: classes, Reserve: cfg.Capacity.Reserve(), Host: size,
 		Volumes: volumes, Network: plugin, Capabilities: p.drivers.chosen.Capabilities(), Ignition: cfg.Hypervisor.Ignition,
-		CheckImage: image.ValidateReference, Version: version, Logger: log,
+		CheckImage: image.ValidateReference, Exec: urls, Version: version, Logger: log,
 	})
 	return p, err
 }

@@ -99,6 +99,7 @@ func serve(ctx context.Context, cfg *config.Config) (err error) {
 	group.Go(func() error { return parts.reconciler.Run(ctx) })
 	group.Go(func() error { return parts.followStore(ctx, st) })
 	group.Go(func() error { return console.Serve(ctx, listener, parts.consoles, log) })
+	group.Go(func() error { return parts.serveExec(ctx) })
 	group.Go(func() error { return w.run(ctx) })
 	group.Go(func() error {
 		return iriserver.Serve(ctx, parts.server, iriserver.ServeOptions{

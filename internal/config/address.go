@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -85,6 +86,21 @@ func listenAddress(s string) error {
 	}
 	if _, err := netip.ParseAddr(host); err != nil {
 		return badValue("", "%q is neither an IP address nor localhost", host)
+	}
+	return nil
+}
+
+// baseURL checks what a path can be added to.
+func baseURL(s string) error {
+	if s == "" {
+		return nil
+	}
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return badValue("write http://"+strings.TrimLeft(s, "/"), "%q is not an http or https URL", s)
+	case u.RawQuery != "" || u.Fragment != "" || u.User != nil:
+		return badValue("", "%q has more than scheme, host and path", s)
 	}
 	return nil
 }

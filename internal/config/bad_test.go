@@ -88,6 +88,14 @@ c.yaml:3:26: error: servers.healthAddress: ":" has no port between 0 and 65535`}
 c.yaml:3:57: error: servers.metricsAddress: is servers.healthAddress too: health is for everybody to ask, metrics and status are not; use another port`},
 		"metrics without port": {"servers: {metricsAddress: localhost}\n", `
 c.yaml:3:27: error: servers.metricsAddress: "localhost" is not of the form host:port`},
+		"consoles on every interface by omission": {"streaming: {address: \":20251\"}\n", `
+c.yaml:3:22: error: streaming.address: ":20251" names no host; write 127.0.0.1:20251, or 0.0.0.0:20251 or [::]:20251 to serve every interface`},
+		"a base URL without a scheme": {"streaming: {baseURL: node.example}\n", `
+c.yaml:3:22: error: streaming.baseURL: "node.example" is not an http or https URL; write http://node.example`},
+		"a base URL with a query": {"streaming: {baseURL: \"http://node.example?a=b\"}\n", `
+c.yaml:3:22: error: streaming.baseURL: "http://node.example?a=b" has more than scheme, host and path`},
+		"a certificate without its key": {"streaming: {tlsCertFile: /cert.pem}\n", `
+c.yaml:3:26: error: streaming.tlsCertFile: needs streaming.tlsKeyFile: certificate and key belong together`},
 		"events gone before they are fetched": {"events: {ttl: 1m}\n", `
 c.yaml:3:15: error: events.ttl: 1m is too short: the machine pool controller fetches events once a minute, and some would be gone by then; use 2m or more`},
 		"events swept too rarely": {"events: {ttl: 2m, sweepInterval: 3m}\n", `

@@ -73,6 +73,7 @@ type Config struct {
 	Events         Events
 	GuestAgent     GuestAgent
 	Console        Console
+	Streaming      Streaming
 	Servers        Servers
 	Log            Log
 }
@@ -193,6 +194,14 @@ type Console struct {
 	LogBackups  int
 }
 
+// Streaming is the server of the URLs that the IRI call Exec answers with; an empty address keeps it off.
+type Streaming struct {
+	Address     string
+	BaseURL     string // empty follows from Address
+	TLSCertFile string // with TLSKeyFile, or both empty for plain HTTP
+	TLSKeyFile  string
+}
+
 // Servers are the HTTP servers; an empty address keeps one off.
 type Servers struct {
 	HealthAddress     string // may name a port alone, for every interface
@@ -234,6 +243,7 @@ func Default() Config {
 		GuestAgent: GuestAgent{Type: GuestAgentNone},
 		Console:    Console{LogMaxBytes: 8 << 20, LogBackups: 1},
 		Servers:    Servers{HealthAddress: ":8181", MetricsAddress: "127.0.0.1:8182", PerMachineMetrics: 500},
+		Streaming:  Streaming{Address: "127.0.0.1:20251"},
 		Log:        Log{Level: "info", Format: LogText},
 	}
 }

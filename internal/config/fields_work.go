@@ -102,6 +102,28 @@ func surfaceFields() []Field {
 			codec: integer(func(c *Config) *int { return &c.Console.LogBackups }, 0, 16),
 		},
 		{
+			Path: "streaming.address", Flag: "streaming-address", Type: TypeAddress, Empty: "off",
+			Limits: "IP address or localhost, and port; every interface only as 0.0.0.0 or [::]",
+			Doc:    "Where remote clients reach the consoles of machines over SPDY and WebSocket.",
+			codec:  text(func(c *Config) *string { return &c.Streaming.Address }, listenAddress),
+		},
+		{
+			Path: "streaming.baseURL", Flag: "base-url", Type: TypeString, Limits: "http:// or https:// URL",
+			Empty: "`http://` or `https://` and the address",
+			Doc:   "What the console URLs given to the machine pool controller begin with.",
+			codec: text(func(c *Config) *string { return &c.Streaming.BaseURL }, baseURL),
+		},
+		{
+			Path: "streaming.tlsCertFile", Type: TypePath, Empty: "plain HTTP",
+			Doc:   "PEM file with the certificate for the consoles; read again when it changes.",
+			codec: text(func(c *Config) *string { return &c.Streaming.TLSCertFile }, absolute),
+		},
+		{
+			Path: "streaming.tlsKeyFile", Type: TypePath, Empty: "plain HTTP",
+			Doc:   "PEM file with the key of that certificate.",
+			codec: text(func(c *Config) *string { return &c.Streaming.TLSKeyFile }, absolute),
+		},
+		{
 			Path: "servers.healthAddress", Flag: "servers-health-check-address", Type: TypeAddress, Empty: "off",
 			Limits: "port, with an IP address or localhost before it or, for every interface, nothing",
 			Doc:    "Where `/healthz` and `/readyz` are served over HTTP, and nothing else.",

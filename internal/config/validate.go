@@ -25,6 +25,7 @@ func (r *loading) validate() {
 	r.userNetwork()
 	r.events()
 	r.servers()
+	r.streaming()
 	if r.sound("machineClasses.file", "machineClasses.inline") &&
 		r.cfg.MachineClasses.File != "" && len(r.cfg.MachineClasses.Inline) > 0 {
 		r.fail("machineClasses.inline", "keep one of the two", "contradicts machineClasses.file: classes come from one place")
@@ -176,5 +177,16 @@ func (r *loading) servers() {
 	s := r.cfg.Servers
 	if r.sound("servers.healthAddress", "servers.metricsAddress") && s.HealthAddress != "" && s.HealthAddress == s.MetricsAddress {
 		r.fail("servers.metricsAddress", "use another port", "is servers.healthAddress too: health is for everybody to ask, metrics and status are not")
+	}
+}
+
+func (r *loading) streaming() {
+	const cert, key = "streaming.tlsCertFile", "streaming.tlsKeyFile"
+	if s := r.cfg.Streaming; r.sound(cert, key) && (s.TLSCertFile == "") != (s.TLSKeyFile == "") {
+		path, missing := cert, key
+		if s.TLSCertFile == "" {
+			path, missing = key, cert
+		}
+		r.fail(path, "", "needs %s: certificate and key belong together", missing)
 	}
 }

@@ -18,7 +18,7 @@ import (
 // Defaults and limits.
 const (
 	DefaultLogMaxBytes = 8 << 20
-	DefaultRingBytes   = 256 << 10
+	DefaultRingBytes   = 1 << 20
 	MinRingBytes       = 16 << 10
 	// Backlog is how much of the past a new client sees, in bytes.
 	Backlog = 64 << 10

@@ -42,11 +42,6 @@ func (s *Server) DetachNetworkInterface(
 	return nil, refused("DetachNetworkInterface", "network interfaces are fixed when a machine is created")
 }
 
-// Exec is refused.
-func (s *Server) Exec(context.Context, *iri.ExecRequest) (*iri.ExecResponse, error) {
-	return nil, refused("Exec", "use the console command on the host")
-}
-
 func refused(call, why string) error {
 	return machine.Errorf(machine.Unimplemented, "%s is not supported by this version: %s", call, why)
 }

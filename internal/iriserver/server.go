@@ -39,6 +39,12 @@ type Events interface {
 	List(f event.Filter) []event.Event
 }
 
+// Exec is what the server needs of the console server.
+type Exec interface {
+	// URL returns a URL under which the machine's console can be opened once.
+	URL(machineID string) (string, error)
+}
+
 // Options is what a Server is made of.
 type Options struct {
 	Store        Store
@@ -51,6 +57,7 @@ type Options struct {
 	Capabilities vmm.Capabilities
 	Ignition     string                 // "auto" or a transport of the hypervisor
 	CheckImage   func(ref string) error // syntax of an image reference
+	Exec         Exec                   // nil: calls of Exec are refused
 	Version      string                 // semantic version of this build
 	NewID        func() string          // default: UUID version 7
 	Now          func() time.Time       // default: time.Now

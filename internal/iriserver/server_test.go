@@ -124,7 +124,7 @@ func (r *rig) new(uid string) *iri.Machine {
 }
 
 func TestTheServerKeepsTheContract(t *testing.T) {
-	r := newRig(t, nil)
+	r := newRig(t, func(o *Options) { o.Exec = consoleURLs(nil) })
 	conformance.Run(t, conformance.Suite{
 		Client: r.client, Class: "small", Image: "registry.example/image:1",
 		Capabilities: map[string]int64{"cpu": 1, "memory": 1 << 30},

@@ -10,6 +10,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
+	"path"
 	"strings"
 	"testing"
 	"time"
@@ -64,6 +66,7 @@ func Run(t *testing.T, s Suite) {
 		{"C17 creation time is in nanoseconds", c17},
 		{"C18 ignition never leaves the runtime", c18},
 		{"C19 a running machine has everything attached", c19},
+		{"Exec answers with a URL of its own for each call, for running machines alone", execURL},
 		{"an empty label value matches nothing that lacks the label", emptyLabel},
 		{"filters by id and label narrow the list", filters},
 		{"bad input is InvalidArgument, names the field and leaves no trace", badInput},
@@ -344,14 +347,44 @@ func c11(t *testing.T, s *Suite) {
 	_, update := s.Client.UpdateVolume(ctx, &iri.UpdateVolumeRequest{MachineId: id})
 	_, attachNIC := s.Client.AttachNetworkInterface(ctx, &iri.AttachNetworkInterfaceRequest{MachineId: id})
 	_, detachNIC := s.Client.DetachNetworkInterface(ctx, &iri.DetachNetworkInterfaceRequest{MachineId: id})
-	_, exec := s.Client.Exec(ctx, &iri.ExecRequest{MachineId: id})
 	for call, err := range map[string]error{
 		"AttachVolume": attach, "DetachVolume": detach, "UpdateVolume": update, "AttachNetworkInterface": attachNIC,
-		"DetachNetworkInterface": detachNIC, "Exec": exec,
+		"DetachNetworkInterface": detachNIC,
 	} {
 		if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), call) {
 			t.Errorf("%s: %v", call, err)
 		}
+	}
+}
+
+func execURL(t *testing.T, s *Suite) {
+	ctx := t.Context()
+	_, err := s.Client.Exec(ctx, &iri.ExecRequest{MachineId: "00000000-0000-4000-8000-000000000000"})
+	if status.Code(err) != codes.NotFound {
+		t.Errorf("an unknown machine: %v", err)
+	}
+	m := s.New(uid())
+	m.Spec.Power = iri.Power_POWER_OFF
+	off := s.create(t, m)
+	if _, err := s.Client.Exec(ctx, &iri.ExecRequest{MachineId: off.Metadata.Id}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("a machine that is off: %v", err)
+	}
+	if !s.Works {
+		return
+	}
+	on := s.create(t, s.New(uid()))
+	s.until(t, on.Metadata.Id, iri.MachineState_MACHINE_RUNNING)
+	seen := map[string]bool{}
+	for range 2000 { // more than a bounded store of tokens would hold
+		answer, err := s.Client.Exec(ctx, &iri.ExecRequest{MachineId: on.Metadata.Id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		u, err := url.Parse(answer.Url)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || len(path.Base(u.Path)) < 22 || seen[answer.Url] {
+			t.Fatalf("answer %q, %v", answer.Url, err) // 22 characters of base64 are 128 bits
+		}
+		seen[answer.Url] = true
 	}
 }
 

@@ -194,6 +194,7 @@ network:
   plugin: %[3]s
 images:
   plainHTTP: [%[4]q]
+streaming: {address: ""} # off, as below
 servers: # off, so that the demo runs beside another daemon
   healthAddress: ""
   metricsAddress: ""

@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/config"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/console/exec"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/iriserver"
+)
+
+// newExec makes the server of remote consoles, unless it is off; the answer is nil then.
+func (p *parts) newExec(cfg *config.Config, log *slog.Logger) (iriserver.Exec, error) {
+	c := cfg.Streaming
+	if c.Address == "" {
+		return nil, nil
+	}
+	server, err := exec.New(exec.Options{
+		Attacher: p.consoles, Address: c.Address, BaseURL: c.BaseURL,
+		TLSCertFile: c.TLSCertFile, TLSKeyFile: c.TLSKeyFile, Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.exec = server
+	return server, nil
+}
+
+// serveExec serves remote consoles until ctx ends.
+func (p *parts) serveExec(ctx context.Context) error {
+	if p.exec == nil {
+		return nil
+	}
+	return p.exec.Serve(ctx)
+}
