@@ -87,7 +87,7 @@ func (s *Server) negotiate(w http.ResponseWriter, r *http.Request) opener {
 			if err != nil {
 				return nil, 0, err
 			}
-			if err := t.gather(spdyVersions[protocol]); err != nil {
+			if err := t.gather(spdyVersions[protocol], s.o.gather); err != nil {
 				t.cut()
 				return nil, 0, err
 			}

@@ -58,6 +58,8 @@ type Options struct {
 	KeepAlive               time.Duration    // 0 means DefaultKeepAlive
 	Now                     func() time.Time // for tokens; nil means time.Now
 	Logger                  *slog.Logger
+
+	gather time.Duration // 0 means gatherTime
 }
 
 // Server hands out URLs and serves them. Its methods may be called from several goroutines.
@@ -85,6 +87,9 @@ func New(o Options) (*Server, error) {
 	}
 	if o.KeepAlive == 0 {
 		o.KeepAlive = DefaultKeepAlive
+	}
+	if o.gather == 0 {
+		o.gather = gatherTime
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -9,9 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/console"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
@@ -251,16 +255,38 @@ func TestAClientMayDoWithoutInputAndResize(t *testing.T) {
 	eventually(t, "the hub is left", func() bool { return h.Stats().Clients == 0 })
 }
 
-func TestAClientWithoutStreamsIsGivenUp(t *testing.T) {
-	s := start(t, Options{Attacher: newHub(t)})
-	session, _ := openSPDY(t, http.MethodPost, urlOf(t, s), []string{"v4.channel.k8s.io"}, streamStdin)
-	for range maxStreams + 1 { // enough to be cut off at once instead of after gatherTime
-		if _, err := session.CreateStream(http.Header{streamType: {"strange"}}); err != nil {
-			break
-		}
-	}
+func TestAClientWithoutOutputIsGivenUp(t *testing.T) {
+	s := start(t, Options{Attacher: newHub(t), gather: 10 * time.Millisecond})
+	session, _ := openSPDY(t, http.MethodPost, urlOf(t, s), []string{"v4.channel.k8s.io"})
 	select {
 	case <-session.CloseChan():
-	case <-t.Context().Done():
+	case <-time.After(patience):
+		t.Fatal("it is not")
+	}
+}
+
+// stream is one that only counts its resets.
+type stream struct {
+	httpstream.Stream
+	resets *int
+}
+
+func (s stream) Reset() error { *s.resets++; return nil }
+
+func TestAClientThatOpensStreamsWithoutEndIsCutOff(t *testing.T) {
+	ours, theirs := net.Pipe()
+	st := &spdyTransport{conn: &liveConn{Conn: ours}, arrived: make(chan opened, maxStreams)}
+	resets := 0
+	for range maxStreams {
+		_ = st.open(stream{resets: &resets}, nil)
+	}
+	if resets != 0 {
+		t.Fatalf("%d of the first streams were reset", resets)
+	}
+	if err := st.open(stream{resets: &resets}, nil); err != nil || resets != 1 {
+		t.Errorf("%d resets, %v", resets, err)
+	}
+	if _, err := theirs.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the connection is open: %v", err)
 	}
 }

@@ -110,12 +110,12 @@ func (t *spdyTransport) open(s httpstream.Stream, replied <-chan struct{}) error
 
 // gather waits for the client's streams. Output and error are needed; the others are not waited for much longer, and
 // may come later. None is written to before: a client may read only once it has them all.
-func (t *spdyTransport) gather(version int) error {
+func (t *spdyTransport) gather(version int, patience time.Duration) error {
 	want := 4
 	if version < 3 {
 		want = 3 // there are no resizes
 	}
-	all := time.NewTimer(gatherTime)
+	all := time.NewTimer(patience)
 	defer all.Stop()
 	var grace <-chan time.Time
 	for len(t.taken) < want {
