@@ -98,8 +98,10 @@ func TestNothingElseIsServed(t *testing.T) {
 func TestAFloodOfQuestionsAsksOnce(t *testing.T) {
 	var runs atomic.Int32
 	release := make(chan struct{})
-	r := registry(t, health.Options{}, health.Check{Name: "slow", For: health.Live, Timeout: time.Minute, MaxAge: time.Hour,
-		Probe: func(context.Context) error { runs.Add(1); <-release; return nil }})
+	r := registry(t, health.Options{}, health.Check{
+		Name: "slow", For: health.Live, Timeout: time.Minute, MaxAge: time.Hour,
+		Probe: func(context.Context) error { runs.Add(1); <-release; return nil },
+	})
 	var wg sync.WaitGroup
 	for range 100 {
 		wg.Go(func() {
@@ -121,8 +123,10 @@ func TestAFloodOfQuestionsAsksOnce(t *testing.T) {
 func TestACheckThatHangsFailsInTimeAndIsNotPiledUp(t *testing.T) {
 	var runs atomic.Int32
 	release := make(chan struct{})
-	r := registry(t, health.Options{}, health.Check{Name: "hangs", For: health.Live, Timeout: 20 * time.Millisecond,
-		Probe: func(context.Context) error { runs.Add(1); <-release; return nil }})
+	r := registry(t, health.Options{}, health.Check{
+		Name: "hangs", For: health.Live, Timeout: 20 * time.Millisecond,
+		Probe: func(context.Context) error { runs.Add(1); <-release; return nil },
+	})
 	defer close(release)
 	for range 5 {
 		report := r.Report(t.Context(), health.Live)
@@ -176,8 +180,10 @@ func TestABackgroundCheckShowsItsLastAnswerWhileItAsks(t *testing.T) {
 
 func TestChecksAreAskedAlthoughNobodyDoes(t *testing.T) {
 	asked := make(chan struct{}, 1000)
-	r := registry(t, health.Options{}, health.Check{Name: "x", For: health.Ready, MaxAge: time.Nanosecond,
-		Probe: func(context.Context) error { asked <- struct{}{}; return nil }})
+	r := registry(t, health.Options{}, health.Check{
+		Name: "x", For: health.Ready, MaxAge: time.Nanosecond,
+		Probe: func(context.Context) error { asked <- struct{}{}; return nil },
+	})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx, time.Millisecond) }()

@@ -92,11 +92,10 @@ func (p *Sampler) lookAtImages() {
 	}
 	var total int64
 	err := filepath.WalkDir(p.s.ImageDir, func(_ string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() {
-			return nil // it was removed meanwhile
-		}
-		if info, err := entry.Info(); err == nil {
-			total += allocated(info)
+		if err == nil && entry.Type().IsRegular() { // else it was removed meanwhile
+			if info, err := entry.Info(); err == nil {
+				total += allocated(info)
+			}
 		}
 		return nil
 	})

@@ -82,21 +82,18 @@ func Serve(ctx context.Context, o Options) error {
 		return err
 	}
 	told := false
-	for {
+	for ctx.Err() == nil {
 		err := serveOnce(ctx, o, func() { told = false })
-		if ctx.Err() != nil {
-			return nil
-		}
-		if !told {
+		if !told && ctx.Err() == nil {
 			o.Logger.Error("HTTP server not open", "server", o.Name, "address", o.Address, "error", err, "retry_in", o.Retry)
 			told = true
 		}
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-time.After(o.Retry):
 		}
 	}
+	return nil
 }
 
 func serveOnce(ctx context.Context, o Options, opened func()) error {
