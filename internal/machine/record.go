@@ -82,7 +82,8 @@ type NICRecord struct {
 // ExitRecord is the unasked end of a VMM.
 type ExitRecord struct {
 	At     time.Time `json:"at"`
-	Reason string    `json:"reason"` // "SIGKILL", "exit code 1", "guest powered off", …
+	Reason string    `json:"reason"`           // "SIGKILL", "exit code 1", "guest powered off", …
+	Output string    `json:"output,omitempty"` // the last lines that the VMM printed
 }
 
 // ShutdownRecord says how far an orderly shutdown is.

@@ -76,8 +76,13 @@ func lastOutput(path string) string {
 	if len(lines) > 3 {
 		lines = lines[len(lines)-3:]
 	}
-	if text := strings.Join(lines, " | "); text != "" {
-		return "; it printed: " + text
+	return strings.ToValidUTF8(strings.Join(lines, " | "), "?")
+}
+
+// printed puts the last output behind a sentence.
+func printed(output string) string {
+	if output == "" {
+		return ""
 	}
-	return ""
+	return "; it printed: " + output
 }

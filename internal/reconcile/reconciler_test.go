@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -209,12 +211,20 @@ func TestAVMMThatIsKilledIsStartedAgainAndSaysWhy(t *testing.T) {
 	d.start(nil)
 	d.create(one)
 	m := d.running(one)
+	log := filepath.Join(d.r.o.machineDir(one), vmmOutput)
+	if err := os.WriteFile(log, []byte("first\nsecond\nthird\nassertion failed in virtio\n"), 0o640); err != nil {
+		t.Fatal(err)
+	}
 	h.world.Kill(m.Record.VMM.Process.PID, syscall.SIGKILL)
 	m = d.until("restarted", one, func(m *machine.Machine) bool {
 		return m.Record.State == machine.Running && m.Record.Restarts == 1
 	})
-	if m.Record.Exit == nil || m.Record.Exit.Reason != "SIGKILL" {
+	const last = "second | third | assertion failed in virtio"
+	if m.Record.Exit == nil || m.Record.Exit.Reason != "SIGKILL" || m.Record.Exit.Output != last {
 		t.Errorf("exit: %+v", m.Record.Exit)
+	}
+	if !slices.ContainsFunc(d.told.texts, func(text string) bool { return strings.Contains(text, last) }) {
+		t.Errorf("no event has the last lines: %v", d.told.texts)
 	}
 	if !d.told.has("VMMEnded") {
 		t.Error("no event tells of it")

@@ -48,7 +48,7 @@ func applyStatus(rec *machine.Record, v View, now time.Time) {
 	if !running && d.Power == machine.PowerOn && !v.Machine.IsKeptOff() {
 		c.Status = machine.ConditionFalse
 		if rec.Exit != nil && rec.RestartAt.After(now) {
-			c.Reason, c.Message = "RestartDelayed", fmt.Sprintf("%s; restart %d waits", rec.Exit.Reason, rec.Restarts)
+			c.Reason, c.Message = "RestartDelayed", fmt.Sprintf("%s; restart %d waits%s", rec.Exit.Reason, rec.Restarts, printed(rec.Exit.Output))
 		}
 	}
 	if rec.Shutdown != nil && v.Process == ProcessAlive {

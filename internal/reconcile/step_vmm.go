@@ -224,7 +224,7 @@ func (r *Reconciler) guestStopped(ctx context.Context, m *machine.Machine) error
 			"the guest powered off; the machine is left off until it is turned on")
 		return r.record(ctx, m.ID, func(rec *machine.Record) { rec.KeptOff = m.Desired.Generation })
 	}
-	delay, err := r.recordExit(ctx, m, "guest powered off", func(rec *machine.Record) {
+	delay, err := r.recordExit(ctx, m, "guest powered off", "", func(rec *machine.Record) {
 		if rec.VMM != nil {
 			rec.VMM.BootedAt = nil
 		}
@@ -243,7 +243,7 @@ const stableAfter = 5 * time.Minute
 
 // recordExit notes an unasked end and when the machine may start again.
 func (r *Reconciler) recordExit(
-	ctx context.Context, m *machine.Machine, reason string, more func(*machine.Record),
+	ctx context.Context, m *machine.Machine, reason, output string, more func(*machine.Record),
 ) (time.Duration, error) {
 	now := r.o.Now()
 	restarts := m.Record.Restarts
@@ -255,7 +255,7 @@ func (r *Reconciler) recordExit(
 		delay = capped(time.Second, restarts-1, r.o.MaxBackoff)
 	}
 	return delay, r.record(ctx, m.ID, func(rec *machine.Record) {
-		rec.Exit = &machine.ExitRecord{At: now, Reason: reason}
+		rec.Exit = &machine.ExitRecord{At: now, Reason: reason, Output: output}
 		rec.Restarts = restarts + 1
 		rec.RestartAt = now.Add(delay)
 		rec.State = machine.Pending
@@ -367,13 +367,13 @@ func (r *Reconciler) reap(ctx context.Context, m *machine.Machine) error {
 	case !known:
 		reason = "ended while the daemon was away"
 	}
-	delay, err := r.recordExit(ctx, m, reason, clearVMM)
+	delay, err := r.recordExit(ctx, m, reason, last, clearVMM)
 	if err != nil {
 		return err
 	}
 	r.o.Logger.Warn("VMM ended unasked", "machine", m.ID, "reason", reason, "restart_in", delay)
 	r.o.Events.Event(m, Warning, "VMMEnded", "RestartMachine",
-		fmt.Sprintf("the VMM ended unasked (%s); the machine is started again in %s%s", reason, delay, last))
+		fmt.Sprintf("the VMM ended unasked (%s); the machine is started again in %s%s", reason, delay, printed(last)))
 	return nil
 }
 

@@ -4,13 +4,17 @@
 package e2e
 
 import (
+	"context"
+	"net"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	iri "github.com/ironcore-dev/ironcore/iri/apis/machine/v1alpha1"
 	"google.golang.org/grpc/codes"
+	healthapi "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/test/guest"
@@ -114,6 +118,63 @@ func TestAGuestThatIgnoresItsPowerButtonLosesItsPowerAtTheDeadlineThroughAKill(t
 	if took := time.Since(begin); took < 10*time.Second {
 		t.Errorf("gone after %s, before the deadline", took)
 	}
+	d.audit(0)
+	d.sigterm()
+}
+
+// TestSignals holds the documented contract: the first SIGTERM lets calls under way finish within a bound, the second
+// one ends the daemon at once, and neither touches a guest.
+func TestSignals(t *testing.T) {
+	binary, _, fake := programs(t)
+	registryHost, ref := serve(t)
+	d := newDaemon(t, binary, registryHost, fakeBackend(fake).args...)
+	d.start()
+	id := d.create(newMachine(ref, "signals"))
+	d.state(id, iri.MachineState_MACHINE_RUNNING)
+	pid := d.vmm(id)
+	hang := func() {
+		t.Helper()
+		stream, err := healthapi.NewHealthClient(d.conn).Watch(context.Background(), &healthapi.HealthCheckRequest{})
+		if err == nil {
+			_, err = stream.Recv() // the call is under way, and goes on for ever
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	hang()
+	begin := time.Now()
+	d.sigterm()
+	if took := time.Since(begin); took < 5*time.Second {
+		t.Errorf("a call under way got %s", took)
+	}
+	d.start()
+	hang()
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	d.until("the socket is closed, so the first signal was seen", func() bool {
+		conn, err := net.Dial("unix", d.path("iri.sock"))
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err != nil
+	})
+	begin = time.Now()
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-d.exited
+	if took := time.Since(begin); took > 5*time.Second { // a call would have had 10
+		t.Errorf("the second signal took %s", took)
+	}
+	d.over()
+	d.start()
+	d.state(id, iri.MachineState_MACHINE_RUNNING)
+	if now := d.vmm(id); now != pid {
+		t.Errorf("the VMM's pid was %d and is %d", pid, now)
+	}
+	d.gone(id)
 	d.audit(0)
 	d.sigterm()
 }
