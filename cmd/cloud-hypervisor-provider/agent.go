@@ -29,10 +29,10 @@ func useGuestAgent(cfg *config.Config, o *reconcile.Options) {
 		}
 		return agent.Shutdown(ctx, guestagent.PowerDown)
 	}
-	o.GuestInfo = func(ctx context.Context, vm vmm.VM) (string, error) {
+	o.GuestInfo = func(ctx context.Context, vm vmm.VM) (reconcile.GuestFacts, error) {
 		agent, err := agentOf(vm)
 		if err != nil {
-			return "", err
+			return reconcile.GuestFacts{}, err
 		}
 		return describeGuest(ctx, agent)
 	}
@@ -47,10 +47,10 @@ func agentOf(vm vmm.VM) (*guestagent.Client, error) {
 }
 
 // describeGuest puts what the agent tells into one line.
-func describeGuest(ctx context.Context, agent *guestagent.Client) (string, error) {
+func describeGuest(ctx context.Context, agent *guestagent.Client) (reconcile.GuestFacts, error) {
 	system, err := agent.OSInfo(ctx)
 	if err != nil {
-		return "", err
+		return reconcile.GuestFacts{}, err
 	}
 	parts := []string{system.PrettyName, system.KernelRelease}
 	if name, err := agent.HostName(ctx); err == nil {
@@ -75,5 +75,5 @@ func describeGuest(ctx context.Context, agent *guestagent.Client) (string, error
 	if len(text) > maxGuestInfo {
 		text = strings.ToValidUTF8(text[:maxGuestInfo], "") + "…"
 	}
-	return text, nil
+	return reconcile.GuestFacts{OS: strings.TrimSpace(system.ID + " " + system.VersionID), Text: text}, nil
 }

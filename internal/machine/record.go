@@ -26,7 +26,8 @@ type Record struct {
 	VMM                *VMMRecord              `json:"vmm,omitempty"` // set before a VMM is spawned, cleared when it is proven gone
 	Volumes            map[string]VolumeRecord `json:"volumes,omitempty"`
 	NICs               map[string]NICRecord    `json:"networkInterfaces,omitempty"`
-	Exit               *ExitRecord             `json:"exit,omitempty"` // how the last VMM ended, when nobody asked it to
+	Exit               *ExitRecord             `json:"exit,omitempty"`    // how the last VMM ended, when nobody asked it to
+	GuestOS            string                  `json:"guestOS,omitempty"` // as its agent said last, such as "debian 12"
 	Restarts           int                     `json:"restarts,omitempty"`
 	RestartAt          time.Time               `json:"restartAt,omitzero"`   // not before; the backoff after a crash
 	Shutdown           *ShutdownRecord         `json:"shutdown,omitempty"`   // set while a guest is asked to go down

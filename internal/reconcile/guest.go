@@ -14,6 +14,12 @@ import (
 // ConditionGuestAgent is the condition that tells what a guest says of itself through its agent.
 const ConditionGuestAgent = "GuestAgent"
 
+// GuestFacts is what a guest says of itself. Nothing of it is more than hearsay.
+type GuestFacts struct {
+	OS   string // kind and version of its system, short, such as "debian 12"
+	Text string // system, host name and addresses, in words
+}
+
 // guestAsks bounds how many agents are asked at once, guestCall how long one may take.
 const (
 	guestAsks = 4
@@ -60,22 +66,25 @@ func (r *Reconciler) askGuest(ctx context.Context, id string, vm vmm.VM) {
 	}
 	call, cancel := context.WithTimeout(ctx, guestCall)
 	defer cancel()
-	text, err := r.o.GuestInfo(call, vm)
+	facts, err := r.o.GuestInfo(call, vm)
 	if ctx.Err() != nil {
 		return
 	}
 	c := machine.Condition{
-		Type: ConditionGuestAgent, Status: machine.ConditionTrue, Reason: "Answers", Message: text, LastTransition: r.o.Now(),
+		Type: ConditionGuestAgent, Status: machine.ConditionTrue, Reason: "Answers", Message: facts.Text, LastTransition: r.o.Now(),
 	}
 	if err != nil { // no more is said, since the words of a failure change from one time to the next
 		c.Status, c.Reason, c.Message = machine.ConditionFalse, "DoesNotAnswer", ""
 		r.o.Logger.Debug("guest agent does not answer", "machine", id, "error", err)
 	}
-	_, err = r.o.Store.UpdateRecord(ctx, id, func(rec *machine.Record) error {
+	_, failure := r.o.Store.UpdateRecord(ctx, id, func(rec *machine.Record) error {
 		rec.SetCondition(c)
+		if err == nil {
+			rec.GuestOS = facts.OS
+		}
 		return nil
 	})
-	if err != nil && !machine.IsKind(err, machine.NotFound) {
-		r.o.Logger.Warn("what the guest says of itself is not recorded", "machine", id, "error", err)
+	if failure != nil && !machine.IsKind(failure, machine.NotFound) {
+		r.o.Logger.Warn("what the guest says of itself is not recorded", "machine", id, "error", failure)
 	}
 }

@@ -78,8 +78,8 @@ type Options struct {
 	GuestOff       GuestOffPolicy // default restart
 	// GuestShutdown asks a guest's agent to shut down; nil = guests have none.
 	GuestShutdown func(ctx context.Context, vm vmm.VM) error
-	// GuestInfo asks a guest's agent what it is (system, host name, addresses), in words; nil = guests have none.
-	GuestInfo func(ctx context.Context, vm vmm.VM) (string, error)
+	// GuestInfo asks a guest's agent what the guest is; nil = guests have none.
+	GuestInfo func(ctx context.Context, vm vmm.VM) (GuestFacts, error)
 
 	Workers    int           // machines worked on at once; default 15
 	Resync     time.Duration // a look at every machine although nothing was heard; default 1m

@@ -217,11 +217,11 @@ func TestWhatTheGuestSaysOfItselfIsShownAndChangesNothingElse(t *testing.T) {
 	var said atomic.Pointer[string]
 	d.tweak = func(o *Options) {
 		o.Resync = 50 * time.Millisecond
-		o.GuestInfo = func(context.Context, vmm.VM) (string, error) {
+		o.GuestInfo = func(context.Context, vmm.VM) (GuestFacts, error) {
 			if text := said.Load(); text != nil {
-				return *text, nil
+				return GuestFacts{OS: "debian 12", Text: *text}, nil
 			}
-			return "", errors.New("no agent")
+			return GuestFacts{}, errors.New("no agent")
 		}
 	}
 	d.start(nil)
@@ -241,7 +241,7 @@ func TestWhatTheGuestSaysOfItselfIsShownAndChangesNothingElse(t *testing.T) {
 	}
 	text := "Debian, 10.0.2.15"
 	said.Store(&text)
-	d.until("told", one, func(m *machine.Machine) bool { return guest(m).Message == text })
+	d.until("told", one, func(m *machine.Machine) bool { return guest(m).Message == text && m.Record.GuestOS == "debian 12" })
 }
 
 func TestTheLogOfAVMMIsBounded(t *testing.T) {

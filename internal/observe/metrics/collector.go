@@ -4,6 +4,9 @@
 package metrics
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,7 +38,7 @@ type collector struct {
 	processes, queue, driver, check                                       *family
 	capacityCPUs, capacityMemory, capacityMachines, classQuantity         *family
 	allocatedCPUs, allocatedMemory, allocatedMachines                     *family
-	imageBytes, eventsHeld, eventsLost                                    *family
+	imageBytes, eventsHeld, eventsLost, guests                            *family
 	consoles, consoleClients, consoleErrors, consoleLost                  *family
 	omitted, info, cpu, memory                                            *family
 	diskIn, diskOut, diskReads, diskWrites, netIn, netOut, netRecv, netXm *family
@@ -67,6 +70,7 @@ func (c *collector) defineServer() {
 		"For how long the oldest deletion has been under way; 0 without one.")
 	c.quarantined = c.define(gauge, "chp_store_quarantined_machines", "Stored machines that are damaged and set aside.")
 	c.processes = c.define(gauge, "chp_vmm_processes", "VMM processes that are recorded, by driver.", "driver")
+	c.guests = c.define(gauge, "chp_guests", "Running machines whose guest agent told its system, by what it said; the rarest are \"other\".", "os")
 	c.queue = c.define(gauge, "chp_reconcile_queue_length", "Machines that wait for a look, due or not.")
 	c.driver = c.define(gauge, "chp_driver_info",
 		"Always 1; a hypervisor of this server. New machines run on the chosen one.", "driver", "version", "accelerator", "chosen")
@@ -171,7 +175,7 @@ func (c *collector) collectMachines(out chan<- prometheus.Metric, all []*machine
 		class string
 	}
 	now := c.s.Now()
-	counts, reasons, processes := map[key]int{}, map[string]int{}, map[string]int{}
+	counts, reasons, processes, systems := map[key]int{}, map[string]int{}, map[string]int{}, map[string]int{}
 	for _, k := range c.s.Classes.List() {
 		for _, state := range []machine.State{machine.Pending, machine.Running, machine.Suspended, machine.Terminating} {
 			counts[key{state, k.Name}] = 0
@@ -191,6 +195,9 @@ func (c *collector) collectMachines(out chan<- prometheus.Metric, all []*machine
 			reasons[ready.Reason]++
 			oldest = max(oldest, now.Sub(ready.LastTransition))
 		}
+		if state == machine.Running && m.Record.GuestOS != "" {
+			systems[m.Record.GuestOS]++
+		}
 		if m.Desired.DeletedAt != nil {
 			oldestDeletion = max(oldestDeletion, now.Sub(*m.Desired.DeletedAt))
 		}
@@ -207,6 +214,28 @@ func (c *collector) collectMachines(out chan<- prometheus.Metric, all []*machine
 	for driver, n := range processes {
 		c.processes.send(out, float64(n), driver)
 	}
+	for system, n := range commonest(systems, maxGuestSystems) {
+		c.guests.send(out, float64(n), system)
+	}
 	c.notReadyOldest.send(out, oldest.Seconds())
 	c.deletionOldest.send(out, oldestDeletion.Seconds())
+}
+
+// maxGuestSystems bounds a label whose values guests choose.
+const maxGuestSystems = 20
+
+// commonest keeps the most frequent keys and counts the others as "other".
+func commonest(counts map[string]int, most int) map[string]int {
+	keys := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	out := map[string]int{}
+	for i, k := range keys {
+		name := k
+		if i >= most {
+			name = "other"
+		}
+		out[name] += counts[k]
+	}
+	return out
 }

@@ -77,6 +77,7 @@ func newMachine(i int) *machine.Machine {
 			Ignition: []byte("IGNITION-SECRET"),
 		},
 		Record: machine.Record{
+			GuestOS:    "debian 12",
 			State:      machine.Running,
 			VMM:        &machine.VMMRecord{Driver: "cloud-hypervisor", Process: &machine.ProcessIdentity{PID: os.Getpid(), StartTicks: 7}},
 			Conditions: []machine.Condition{{Type: reconcile.ConditionReady, Status: machine.ConditionTrue, Reason: "Running"}},
