@@ -60,7 +60,7 @@ func checkFull(t *testing.T, s *Store, makeRoom func()) {
 	}
 	for _, m := range before {
 		if _, err := s.UpdateRecord(ctx, m.ID, func(r *machine.Record) error {
-			r.Deletion = &machine.DeletionRecord{StartedAt: epoch, Phase: "vmm.stop"}
+			r.Shutdown = &machine.ShutdownRecord{StartedAt: epoch, Deadline: epoch}
 			return nil
 		}); err != nil {
 			t.Fatalf("record progress of a deletion on a full disk: %v", err)
@@ -74,7 +74,7 @@ func checkFull(t *testing.T, s *Store, makeRoom func()) {
 		t.Fatalf("%d machines after reopening, want %d; quarantined: %v", len(s.List()), len(before)-1, s.Quarantined())
 	}
 	for _, m := range s.List() {
-		if !m.Desired.Deleting() || m.Record.Deletion == nil {
+		if !m.Desired.Deleting() || m.Record.Shutdown == nil {
 			t.Fatalf("machine %s lost its deletion", m.ID)
 		}
 	}
