@@ -7,12 +7,11 @@ import (
 	"bytes"
 	_ "embed" // the page's template
 	"encoding/json"
+	"fmt"
 	"html/template"
 	"net/http"
 	"strings"
 	"time"
-
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/config/document"
 )
 
 // Path is where the page is served.
@@ -24,7 +23,7 @@ var pageText string
 // Handler answers GET of /statusz: a page, or JSON when that is asked for by "?format=json" or the Accept header.
 func (s *Server) Handler() (http.Handler, error) {
 	page, err := template.New("page").Funcs(template.FuncMap{
-		"size": document.FormatBytes,
+		"size": size,
 		"at":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 		"ago":  func(now, t time.Time) string { return now.Sub(t).Round(time.Second).String() },
 	}).Parse(pageText)
@@ -58,6 +57,15 @@ func (s *Server) Handler() (http.Handler, error) {
 		}
 		_, _ = w.Write(body.Bytes()) // the asker may have gone
 	}), nil
+}
+
+// size is for a person: 23.04 GiB. The exact number of bytes is in the JSON.
+func size(n int64) string {
+	value, unit := float64(n)/(1<<20), "MiB"
+	if value >= 1024 {
+		value, unit = value/1024, "GiB"
+	}
+	return fmt.Sprintf("%.4g %s", value, unit)
 }
 
 func wantsJSON(r *http.Request) bool {

@@ -172,7 +172,7 @@ func TestWhatOthersWriteIsEscapedAndSecretsAreNotThere(t *testing.T) {
 			t.Errorf("the page holds %s", bad)
 		}
 	}
-	for _, good := range []string{"server-7", "1.2.3", "&lt;img src=x&gt;", "team/&lt;b&gt;s1", "no /dev/kvm", "disk full", "checksum differs"} {
+	for _, good := range []string{"server-7", "1.2.3", "&lt;img src=x&gt;", "team/&lt;b&gt;s1", "no /dev/kvm", "disk full", "3.125 GiB", "16 GiB", "checksum differs"} {
 		if !strings.Contains(html, good) {
 			t.Errorf("the page lacks %s", good)
 		}
