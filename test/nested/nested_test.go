@@ -61,7 +61,7 @@ func run(t *testing.T, testPackage, flags string) {
 		o.Files[l] = l
 	}
 	build(t, o.Files, testPackage)
-	guests(t, &o)
+	guests(t, &o, testPackage == driverTests)
 	started := time.Now()
 	o.Line = func(text string) { t.Logf("%5.0fs %s", time.Since(started).Seconds(), text) }
 	ctx, cancel := within(t)
@@ -106,11 +106,16 @@ func build(t *testing.T, files map[string]string, testPackage string) {
 	}
 }
 
-// guests builds the guest that is the host, and the guest of that host.
-func guests(t *testing.T, o *Options) {
+// driverTests is the package whose guests run a guest agent.
+const driverTests = module + "/test/nested/driver"
+
+// guests builds the guest that is the host, and the guest of that host, that one with a guest agent if wanted.
+func guests(t *testing.T, o *Options, agent bool) {
 	t.Helper()
 	for _, modules := range [][]string{nil, Modules()} {
-		files, err := guest.Build(t.Context(), guest.Options{CacheDir: guest.DefaultCacheDir(), Modules: modules})
+		files, err := guest.Build(t.Context(), guest.Options{
+			CacheDir: guest.DefaultCacheDir(), Modules: modules, GuestAgent: agent && modules == nil,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,5 +147,5 @@ func TestAKillOfTheDaemonAtAnyStepConvergesOnTheRealCloudHypervisor(t *testing.T
 
 func TestTheDriverConformsOnTheRealCloudHypervisor(t *testing.T) {
 	// It resets a guest 150 times, which takes ten minutes here; a guest of 180 bytes proves the same on any host.
-	run(t, module+"/test/nested/driver", "-test.skip '/a_slow_reader'")
+	run(t, driverTests, "-test.skip '/a_slow_reader'")
 }

@@ -89,12 +89,15 @@ func agentAnswers(b *bench) {
 // awaitAgent waits until the agent answers, which may be after the guest is up.
 func (b *bench) awaitAgent() {
 	b.Helper()
-	client := b.agent(time.Second)
-	for deadline := time.Now().Add(b.s.Patience); ; time.Sleep(20 * time.Millisecond) {
+	client := b.agent(guestagent.DefaultTimeout)
+	start := time.Now()
+	for deadline := start.Add(b.s.Patience); ; time.Sleep(20 * time.Millisecond) {
 		err := client.Ping(b.ctx())
 		if err == nil {
+			b.Logf("the agent answers %s after the guest is up", time.Since(start).Round(time.Millisecond))
 			return
 		}
+		b.Logf("no agent after %s: %v", time.Since(start).Round(time.Millisecond), err)
 		if time.Now().After(deadline) {
 			b.Fatalf("the agent does not answer: %v", err)
 		}

@@ -49,6 +49,7 @@ func TestTheDriverConformsOnTheRealCloudHypervisorWithLinux(t *testing.T) {
 		BootText: ready,
 		Guest: vmmtest.Guest{
 			ObeysPowerButton: true,
+			Agent:            true,
 			PowerOff:         typing("poweroff\n"),
 			Reset:            typing("reboot\n"),
 			IgnitionText: func(_ vmm.IgnitionTransport, payload []byte) string {
@@ -64,7 +65,7 @@ func linux(t *testing.T) guest.Files {
 	t.Helper()
 	files, err := guest.Open(os.Getenv("CHP_GUEST_DIR"))
 	if os.Getenv("CHP_GUEST_DIR") == "" {
-		files, err = guest.Build(t.Context(), guest.Options{CacheDir: guest.DefaultCacheDir()})
+		files, err = guest.Build(t.Context(), guest.Options{CacheDir: guest.DefaultCacheDir(), GuestAgent: true})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +88,7 @@ func config(t *testing.T, files guest.Files, tap string, ref vmm.Ref) vmm.Config
 	}
 	cfg := vmm.Config{
 		Ref: ref, CPUs: 1, MemoryBytes: 192 << 20,
-		Boot: vmm.Boot{Kernel: files.VMLinux, Initramfs: files.Initramfs, CommandLine: guest.DefaultCommandLine(files.Arch)},
+		Boot: vmm.Boot{Kernel: files.VMLinux, Initramfs: files.Initramfs, CommandLine: guest.DefaultCommandLine(files.Arch) + " chp.agent"},
 		Disks: []vmm.Disk{
 			{ID: vmm.DeviceID("disk", "root"), Path: root, Serial: "root"},
 			{ID: vmm.DeviceID("disk", "data"), Path: data, Serial: "data"},
