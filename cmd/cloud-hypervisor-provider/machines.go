@@ -195,7 +195,7 @@ func asJSON(m proto.Message) (string, error) {
 }
 
 // completeMachines offers the ids of the machines to the shell.
-func (l *configured) completeMachines(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (l *configured) completeMachines(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -268,7 +268,8 @@ type nics struct {
 	name string // "" = imaginary
 }
 
-func (p nics) Name() string                                    { return cmp.Or(p.name, "imaginary") }
+func (p nics) Name() string { return cmp.Or(p.name, "imaginary") }
+
 func (p nics) key(req network.Request) string                  { return p.name + req.MachineID + "/" + req.NIC.Name }
 func (p nics) Validate(string, machine.NetworkInterface) error { return nil }
 func (p nics) Apply(_ context.Context, req network.Request) (network.Result, error) {

@@ -44,6 +44,7 @@ stateDir: %[1]s/state
 runtimeDir: %[1]s/run
 iri: {address: %[1]s/iri.sock}
 streaming: {address: "127.0.0.1:0"}
+servers: {healthAddress: "", metricsAddress: ""}
 machineClasses:
   inline: [{metadata: {name: small}, capabilities: {cpu: 1, memory: 192Mi}}]
 capacity: {cpuOvercommit: 32, reservedMemory: 64Mi, memoryOverheadPerMachine: 0}
