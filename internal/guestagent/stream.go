@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 )
 
@@ -59,8 +60,7 @@ func (s *stream) send(command string, arguments any, prefix ...byte) error {
 	if err != nil {
 		return err
 	}
-	line := append(prefix, text...)
-	_, err = s.w.Write(append(line, '\n'))
+	_, err = s.w.Write(slices.Concat(prefix, text, []byte{'\n'}))
 	return err
 }
 

@@ -24,7 +24,10 @@ func noise(t *rapid.T, label string) []byte {
 	piece := rapid.OneOf(
 		rapid.SliceOfN(rapid.Byte(), 0, 64),
 		rapid.SampledFrom([][]byte{
-			{delimiter}, {'\n'}, {0}, []byte("{"), []byte(`{"return": `), []byte("{\"return\": {}}\n"),
+			{delimiter},
+			{'\n'},
+			{0},
+			[]byte("{"), []byte(`{"return": `), []byte("{\"return\": {}}\n"),
 			[]byte("\xff{\"return\": 41}\n"), []byte("\xff{\"return\": 4"), []byte(`{"error": {"class": "GenericError"}}` + "\n"),
 			bytes.Repeat([]byte("y"), 5000),
 		}),

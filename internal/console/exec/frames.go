@@ -156,7 +156,8 @@ func (f *frames) write(op byte, parts ...[]byte) error {
 	for _, p := range parts {
 		size += len(p)
 	}
-	out := append(f.out[:0], finalBit|op)
+	out := f.out[:0]
+	out = append(out, finalBit|op)
 	switch {
 	case size <= maxControl:
 		out = append(out, byte(size))

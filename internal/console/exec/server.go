@@ -137,9 +137,9 @@ func (s *Server) URL(machineID string) (string, error) {
 // Serve listens until ctx ends; then sessions end, too, and it returns nil. An address that cannot be listened on is
 // tried again and again, since machines go on without consoles.
 func (s *Server) Serve(ctx context.Context) error {
-	for told := ""; ctx.Err() == nil; {
+	for told := ""; ; {
 		err := s.listen(ctx)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil { // listening ends with it, and that is no failure
 			break
 		}
 		s.mu.Lock()
