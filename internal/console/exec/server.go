@@ -137,28 +137,33 @@ func (s *Server) URL(machineID string) (string, error) {
 // Serve listens until ctx ends; then sessions end, too, and it returns nil. An address that cannot be listened on is
 // tried again and again, since machines go on without consoles.
 func (s *Server) Serve(ctx context.Context) error {
-	for told := ""; ; {
-		err := s.listen(ctx)
-		if ctx.Err() != nil { // listening ends with it, and that is no failure
-			break
-		}
-		s.mu.Lock()
-		s.url, s.problem = "", machine.Wrap(machine.Unavailable, err, "serve consoles")
-		s.mu.Unlock()
-		if err.Error() != told {
-			s.o.Logger.Error("consoles are not served; trying again", "address", s.o.Address, "error", err)
-			told = err.Error()
-		}
-		select {
-		case <-time.After(listenPause):
-		case <-ctx.Done():
-		}
+	for told := ""; ctx.Err() == nil; {
+		told = s.listenOnce(ctx, told)
 	}
 	s.mu.Lock()
 	s.url, s.closing = "", true
 	s.mu.Unlock()
 	s.sessions.Wait()
 	return nil
+}
+
+// listenOnce listens until it fails or ctx ends. It returns the failure that was told last, so that each is told once.
+func (s *Server) listenOnce(ctx context.Context, told string) string {
+	err := s.listen(ctx)
+	if ctx.Err() != nil { // listening ends with it, and that is no failure
+		return told
+	}
+	s.mu.Lock()
+	s.url, s.problem = "", machine.Wrap(machine.Unavailable, err, "serve consoles")
+	s.mu.Unlock()
+	if err.Error() != told {
+		s.o.Logger.Error("consoles are not served; trying again", "address", s.o.Address, "error", err)
+	}
+	select {
+	case <-time.After(listenPause):
+	case <-ctx.Done():
+	}
+	return err.Error()
 }
 
 func (s *Server) listen(ctx context.Context) error {
