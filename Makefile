@@ -33,6 +33,12 @@ test: ## Install what the tests need and run them all
 	@hack/packages.sh test
 	$(GO) vet ./...
 	$(GO) test -timeout 45m ./...
+	$(GO) vet -C test/exec ./...
+	$(GO) test -C test/exec -timeout 30m ./...
+
+.PHONY: test-exec
+test-exec: ## Run client-go and irictl-machine against a real guest's console
+	$(GO) test -C test/exec -timeout 30m -count=1 -v ./...
 
 .PHONY: race
 race: ## Run the tests under the race detector
@@ -41,7 +47,7 @@ race: ## Run the tests under the race detector
 
 .PHONY: bench
 bench: ## Measure what SPECIFICATION.md promises
-	$(GO) test -run '^$$' -bench . -benchmem ./test/bench
+	$(GO) test -run '^$$' -bench . -benchmem ./test/bench ./internal/console/exec
 
 .PHONY: lint
 lint: ## Run golangci-lint
