@@ -97,7 +97,6 @@ func (b *bench) awaitAgent() {
 			b.Logf("the agent answers %s after the guest is up", time.Since(start).Round(time.Millisecond))
 			return
 		}
-		b.Logf("no agent after %s: %v", time.Since(start).Round(time.Millisecond), err)
 		if time.Now().After(deadline) {
 			b.Fatalf("the agent does not answer: %v", err)
 		}
