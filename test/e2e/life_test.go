@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -274,10 +275,12 @@ func (d *daemon) types(id string, b backend) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), patience)
 	defer cancel()
-	conn, err := console.Dial(ctx, d.path("run", "console.sock"), id, console.AttachOptions{})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	var conn net.Conn
+	d.until("console open", func() (ok bool) { // a daemon that was just started first connects to the VMM
+		var err error
+		conn, err = console.Dial(ctx, d.path("run", "console.sock"), id, console.AttachOptions{})
+		return err == nil
+	})
 	defer func() { _ = conn.Close() }()
 	typed, want := "echo alive-$((40+2))\n", "alive-42"
 	if !b.guest {
