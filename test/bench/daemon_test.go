@@ -35,7 +35,6 @@ stateDir: %[1]s/state
 runtimeDir: %[1]s/run
 iri: {address: %[1]s/iri.sock}
 streaming: {address: "127.0.0.1:0"}
-streaming: {address: "127.0.0.1:0"}
 servers: {healthAddress: "", metricsAddress: ""}
 hypervisor: {driver: cloud-hypervisor, supervisor: child, cloudHypervisor: {binary: %[2]s, firmware: %[1]s/firmware}}
 machineClasses:

@@ -53,7 +53,7 @@ func needs(path string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	var names []string
 	for _, p := range f.Progs {
 		if p.Type != elf.PT_INTERP {

@@ -111,10 +111,10 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 	switch cause := context.Cause(ctx); {
 	case over:
 		cancel(nil)
-		<-ended
+		_ = <-ended // the status says it all
 		return status, nil
 	case cause != nil:
-		<-ended
+		_ = <-ended // the cause came first
 		return 0, cause
 	default:
 		return 0, fmt.Errorf("%w: %w", ErrMachineDied, errors.Join(<-ended, errors.New("before its commands ended")))
