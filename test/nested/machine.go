@@ -96,13 +96,14 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 	}
 	console, terminal := io.Pipe()
 	cmd.Stdout, cmd.Stderr = terminal, terminal
-	ended := make(chan error, 1)
+	var end error // of the machine, once ended is closed
+	ended := make(chan struct{})
 	go func() {
 		runtime.LockOSThread() // whose end would end the machine
 		defer runtime.UnlockOSThread()
-		err := cmd.Run()
+		defer close(ended)
+		end = cmd.Run()
 		_ = terminal.Close()
-		ended <- err
 	}()
 	silence := time.AfterFunc(o.Silence, func() { cancel(fmt.Errorf("%w: silent for %v", ErrMachineDied, o.Silence)) })
 	status, over := o.follow(console, stdin, func() { silence.Reset(o.Silence) })
@@ -111,13 +112,14 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 	switch cause := context.Cause(ctx); {
 	case over:
 		cancel(nil)
-		_ = <-ended // the status says it all
+		<-ended // why is told by the status
 		return status, nil
 	case cause != nil:
-		_ = <-ended // the cause came first
+		<-ended
 		return 0, cause
 	default:
-		return 0, fmt.Errorf("%w: %w", ErrMachineDied, errors.Join(<-ended, errors.New("before its commands ended")))
+		<-ended
+		return 0, fmt.Errorf("%w: %w", ErrMachineDied, errors.Join(end, errors.New("before its commands ended")))
 	}
 }
 
