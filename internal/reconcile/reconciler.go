@@ -23,13 +23,14 @@ type Reconciler struct {
 
 	background sync.WaitGroup // of what runs beside the workers while Run does
 
-	mu       sync.Mutex
-	sessions map[string]*session
-	failures map[string]int             // failed rounds in a row, by machine
-	waiting  map[string]map[string]bool // machines that wait for an image, by reference
-	guests   guestInfo
-	seen     map[string]seenDesired        // what of a machine's wish it was last queued for
-	copies   map[string]context.CancelFunc // end the preparation of a volume under way, by machine
+	mu         sync.Mutex
+	sessions   map[string]*session
+	failures   map[string]int             // failed rounds in a row, by machine
+	waiting    map[string]map[string]bool // machines that wait for an image, by reference
+	guests     guestInfo
+	unrecorded map[string]time.Time          // when guests were first asked to go down that a full disk kept from being recorded
+	seen       map[string]seenDesired        // what of a machine's wish it was last queued for
+	copies     map[string]context.CancelFunc // end the preparation of a volume under way, by machine
 }
 
 type seenDesired struct {
@@ -49,8 +50,9 @@ func New(o Options) (*Reconciler, error) {
 	return &Reconciler{
 		o: o, queue: NewQueue(o.Now), sessions: map[string]*session{}, failures: map[string]int{},
 		waiting: map[string]map[string]bool{}, seen: map[string]seenDesired{},
-		guests: guestInfo{asks: make(chan struct{}, guestAsks), asked: map[string]time.Time{}},
-		copies: map[string]context.CancelFunc{},
+		unrecorded: map[string]time.Time{},
+		guests:     guestInfo{asks: make(chan struct{}, guestAsks), asked: map[string]time.Time{}},
+		copies:     map[string]context.CancelFunc{},
 	}, nil
 }
 

@@ -151,6 +151,7 @@ func (r *Reconciler) dropSession(id string) {
 	r.mu.Lock()
 	s := r.sessions[id]
 	delete(r.sessions, id)
+	delete(r.unrecorded, id)
 	r.mu.Unlock()
 	if s != nil {
 		s.close()

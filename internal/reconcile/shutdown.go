@@ -71,14 +71,44 @@ func (r *Reconciler) beginShutdown(ctx context.Context, m *machine.Machine) erro
 	if err := r.record(ctx, m.ID, func(rec *machine.Record) {
 		rec.Shutdown = &machine.ShutdownRecord{StartedAt: now, Deadline: now.Add(grace)}
 	}); err != nil {
-		if machine.IsKind(err, machine.Exhausted) { // no room for the deadline: as if it had passed
-			return r.stop(ctx, m)
+		if machine.IsKind(err, machine.Exhausted) {
+			return r.shutDownUnrecorded(ctx, m)
 		}
 		return err
 	}
 	r.o.Events.Event(m, Normal, "ShutdownStarted", "ShutdownMachine",
 		fmt.Sprintf("the guest is asked to shut down; its power is cut after %s", grace))
 	return nil
+}
+
+// shutDownUnrecorded leads a guest down while the disk is too full for its deadline: a full disk must not cost a guest
+// its grace. The time is kept in memory, so that a restart of the daemon gives the guest more of it, never less.
+func (r *Reconciler) shutDownUnrecorded(ctx context.Context, m *machine.Machine) error {
+	now, grace := r.o.Now(), r.o.grace(m)
+	r.mu.Lock()
+	begun, ok := r.unrecorded[m.ID]
+	if !ok {
+		begun = now
+		r.unrecorded[m.ID] = begun
+	}
+	r.mu.Unlock()
+	left := grace - now.Sub(begun)
+	if left <= 0 {
+		return r.stop(ctx, m)
+	}
+	vm, err := r.living(ctx, m.ID)
+	if err == nil {
+		err = vm.PowerButton(ctx)
+	}
+	if errors.Is(err, vmm.ErrIdentity) {
+		return err
+	}
+	if err != nil {
+		r.o.Logger.Warn("power button not pressed", "machine", m.ID, "error", err)
+	}
+	return &pendingError{
+		reason: "ShuttingDown", message: "the guest was asked to shut down", wait: min(left, r.o.ButtonInterval),
+	}
 }
 
 // cancelShutdown forgets a shutdown that is not wanted any more. A guest that goes down all the same is started again.
