@@ -6,6 +6,7 @@ package exec
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"net"
 	"os"
@@ -44,7 +45,11 @@ images: {plainHTTP: [%[2]q]}
 // daemon runs with one machine that has booted.
 type daemon struct {
 	iri.MachineRuntimeClient
+	binary  string
+	config  string
 	socket  string
+	ref     string // of the guest's image
+	state   string
 	machine string
 }
 
@@ -96,7 +101,9 @@ func start(t *testing.T) *daemon {
 			t.Logf("daemon's log:\n%s", log.text())
 		}
 	})
-	d := &daemon{socket: filepath.Join(dir, "iri.sock")}
+	d := &daemon{
+		binary: binary, config: config, socket: filepath.Join(dir, "iri.sock"), ref: ref, state: filepath.Join(dir, "state"),
+	}
 	eventually(t, "the IRI socket is open", func() bool {
 		conn, err := net.Dial("unix", d.socket)
 		if err == nil {
@@ -110,16 +117,24 @@ func start(t *testing.T) *daemon {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	d.MachineRuntimeClient = iri.NewMachineRuntimeClient(conn)
-	d.boot(t, ref, filepath.Join(dir, "state", "machines"))
+	d.boot(t)
 	return d
 }
 
-func (d *daemon) boot(t *testing.T, ref, machines string) {
+// another boots one more machine on the same daemon.
+func (d *daemon) another(t *testing.T) *daemon {
+	t.Helper()
+	other := *d
+	other.boot(t)
+	return &other
+}
+
+func (d *daemon) boot(t *testing.T) {
 	t.Helper()
 	created, err := d.CreateMachine(t.Context(), &iri.CreateMachineRequest{Machine: &iri.Machine{
-		Metadata: &metaapi.ObjectMetadata{Labels: map[string]string{"machinepoollet.ironcore.dev/machine-uid": "exec"}},
+		Metadata: &metaapi.ObjectMetadata{Labels: map[string]string{"machinepoollet.ironcore.dev/machine-uid": rand.Text()}},
 		Spec: &iri.MachineSpec{Class: "small", Volumes: []*iri.Volume{
-			{Name: "root", Device: "oda", LocalDisk: &iri.LocalDisk{Image: &iri.ImageSpec{Image: ref}}},
+			{Name: "root", Device: "oda", LocalDisk: &iri.LocalDisk{Image: &iri.ImageSpec{Image: d.ref}}},
 		}},
 	}})
 	if err != nil {
@@ -131,12 +146,12 @@ func (d *daemon) boot(t *testing.T, ref, machines string) {
 		defer cancel()
 		_, _ = d.DeleteMachine(ctx, &iri.DeleteMachineRequest{MachineId: d.machine})
 		eventually(t, "the machine is gone", func() bool {
-			list, err := d.ListMachines(ctx, &iri.ListMachinesRequest{})
+			list, err := d.ListMachines(ctx, &iri.ListMachinesRequest{Filter: &iri.MachineFilter{Id: d.machine}})
 			return err == nil && len(list.Machines) == 0
 		})
 	})
 	eventually(t, "the guest is up", func() bool {
-		raw, _ := os.ReadFile(filepath.Join(machines, d.machine, "console.log"))
+		raw, _ := os.ReadFile(filepath.Join(d.state, "machines", d.machine, "console.log"))
 		return bytes.Contains(raw, []byte("guest: ready login:"))
 	})
 	eventually(t, "the machine is running", func() bool {
