@@ -16,9 +16,6 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/image"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/iriserver"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network/isolated"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network/user"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/observe/event"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/reconcile"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/store"
@@ -26,6 +23,9 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume/localdisk"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/isolated"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/user"
 )
 
 // parts are the daemon's pieces that live as long as it does.

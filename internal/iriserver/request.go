@@ -5,6 +5,7 @@ package iriserver
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -17,6 +18,7 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
 )
 
 // Bounds of a request. They are far above what a real client sends and keep one request from filling the store.
@@ -208,12 +210,27 @@ func (s *Server) nics(field string, in []*iri.NetworkInterface) ([]machine.Netwo
 		nic := machine.NetworkInterface{
 			Name: n.Name, NetworkID: n.NetworkId, IPs: slices.Clone(n.Ips), Attributes: copyMap(n.Attributes),
 		}
-		if err := s.o.Network.Validate(at, nic); err != nil {
-			return nil, err
-		}
 		out = append(out, nic)
 	}
-	return out, nil
+	return out, s.checkNetwork(field, out)
+}
+
+// checkNetwork asks the network plugin what it thinks of a machine's interfaces.
+func (s *Server) checkNetwork(field string, nics []machine.NetworkInterface) error {
+	all := make([]network.Interface, len(nics))
+	for i, n := range nics {
+		all[i] = network.Interface(n)
+	}
+	err := s.o.Network.Validate("", all)
+	var bad *network.FieldError
+	if !errors.As(err, &bad) {
+		return err
+	}
+	at := fmt.Sprintf("%s[%d]", field, bad.Index)
+	if bad.Field != "" {
+		at += "." + bad.Field
+	}
+	return machine.InvalidField(at, "%s", bad.Message)
 }
 
 func checkIPs(field string, ips []string) error {

@@ -14,11 +14,11 @@ import (
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/class"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/observe/event"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/store"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
 )
 
 // RuntimeName is the first half of a machine's provider id ("<runtime>://<id>"). It must never change.

@@ -15,11 +15,11 @@ import (
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/image"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/store"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process/processtest"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
 )
 
 // fullStore refuses the changes of records that it is told to, as a store on a full disk does.

@@ -15,11 +15,11 @@ import (
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/image"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process/processtest"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
 )
 
 // patience is far above what any test needs.
@@ -253,6 +253,10 @@ func (p volumes) Prepare(_ context.Context, req volume.Request) (volume.Prepared
 	return volume.Prepared{Handle: "vol://" + req.Volume.Name, Path: req.Dir + "/disk.raw", SizeBytes: 1 << 20}, nil
 }
 
+func (p volumes) Identity(v machine.Volume) string { return v.Name }
+
+func (p volumes) Release(context.Context, volume.Request) error { return nil }
+
 func (p volumes) Delete(_ context.Context, req volume.Request) error {
 	p.h.mu.Lock()
 	defer p.h.mu.Unlock()
@@ -270,20 +274,31 @@ type nics struct {
 
 func (p nics) Name() string { return cmp.Or(p.name, "imaginary") }
 
-func (p nics) key(req network.Request) string                  { return p.name + req.MachineID + "/" + req.NIC.Name }
-func (p nics) Validate(string, machine.NetworkInterface) error { return nil }
+func (p nics) key(ref network.Ref) string                  { return p.name + ref.String() }
+func (p nics) Validate(string, []network.Interface) error  { return nil }
+func (p nics) Identity(nic network.Interface) string       { return nic.NetworkID }
+func (p nics) Events(context.Context) <-chan network.Ref   { return nil }
+func (p nics) List(context.Context) ([]network.Ref, error) { return nil, nil }
+func (p nics) Observe(_ context.Context, ref network.Ref) (network.Result, error) {
+	p.h.mu.Lock()
+	defer p.h.mu.Unlock()
+	if !p.h.nics[p.key(ref)] {
+		return network.Result{State: network.StateAbsent}, nil
+	}
+	return network.Result{State: network.StateReady}, nil
+}
 func (p nics) Apply(_ context.Context, req network.Request) (network.Result, error) {
 	p.h.mu.Lock()
 	defer p.h.mu.Unlock()
-	p.h.nics[p.key(req)] = true
-	return network.Result{Ready: true, Handle: "nic://" + p.name + req.NIC.Name, Backend: network.BackendIsolated}, nil
+	p.h.nics[p.key(req.Ref())] = true
+	return network.Result{State: network.StateReady, Handle: "nic://" + p.name + req.Interface.Name, Backend: network.BackendIsolated}, nil
 }
 
-func (p nics) Delete(_ context.Context, req network.Request) error {
+func (p nics) Delete(_ context.Context, ref network.Ref) (network.Result, error) {
 	p.h.mu.Lock()
 	defer p.h.mu.Unlock()
-	delete(p.h.nics, p.key(req))
-	return nil
+	delete(p.h.nics, p.key(ref))
+	return network.Result{State: network.StateAbsent}, nil
 }
 
 type images struct {

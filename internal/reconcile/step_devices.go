@@ -15,8 +15,8 @@ import (
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/image"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
 )
 
 // image returns the image the machine boots from, nil if it has none. Once an image was used the machine stays
@@ -161,7 +161,10 @@ func (r *Reconciler) deleteVolume(ctx context.Context, m *machine.Machine, name 
 }
 
 func (r *Reconciler) nicRequest(m *machine.Machine, nic machine.NetworkInterface) network.Request {
-	req := network.Request{MachineID: m.ID, NIC: nic}
+	req := network.Request{
+		MachineID: m.ID, Interface: network.Interface(nic), MAC: machine.MAC(m.ID, nic.Name),
+		Queues: int(max(m.Desired.Resources.CPUs, 1)),
+	}
 	if m.Desired.GuestConfig != nil {
 		req.Hostname = m.Desired.GuestConfig.Hostname
 	}
@@ -190,8 +193,8 @@ func (r *Reconciler) prepareNIC(ctx context.Context, m *machine.Machine, name st
 	if err != nil {
 		return err
 	}
-	if !result.Ready {
-		return &pendingError{reason: "NetworkInterfaceNotReady", message: name + ": " + result.Reason, wait: r.o.Resync}
+	if result.State != network.StateReady {
+		return &pendingError{reason: "NetworkInterfaceNotReady", message: name + ": " + result.Message, wait: r.o.Resync}
 	}
 	after := machine.NICRecord{
 		Plugin: r.o.Network.Name(), Handle: result.Handle, MAC: result.MAC, Attached: before.Attached,
@@ -220,13 +223,13 @@ func (r *Reconciler) releaseNIC(ctx context.Context, m *machine.Machine, name st
 
 // removeNIC has the plugin that made an interface remove it.
 func (r *Reconciler) removeNIC(ctx context.Context, m *machine.Machine, plugin, name string) error {
-	network, ok := r.o.Networks[plugin]
+	p, ok := r.o.Networks[plugin]
 	if !ok {
 		return machine.Errorf(machine.Unavailable, "network plugin %q is not available now", plugin)
 	}
-	nic := machine.NetworkInterface{Name: name}
-	if i := slices.IndexFunc(m.Desired.NICs, func(n machine.NetworkInterface) bool { return n.Name == name }); i >= 0 {
-		nic = m.Desired.NICs[i]
+	left, err := p.Delete(ctx, network.Ref{MachineID: m.ID, Name: name})
+	if err == nil && left.State != network.StateAbsent {
+		return &pendingError{reason: "NetworkInterfaceLeaving", message: name + ": " + left.Message, wait: r.o.Resync}
 	}
-	return network.Delete(ctx, r.nicRequest(m, nic))
+	return err
 }

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
 )
 
 // marker makes the mark of one launch: state root, machine, launch.
@@ -92,8 +92,8 @@ func (r *Reconciler) vmNIC(ctx context.Context, m *machine.Machine, n machine.Ne
 	if err != nil {
 		return vmm.NIC{}, err
 	}
-	if !result.Ready {
-		return vmm.NIC{}, machine.Errorf(machine.FailedPrecondition, "network interface %s is not ready: %s", n.Name, result.Reason)
+	if result.State != network.StateReady {
+		return vmm.NIC{}, machine.Errorf(machine.FailedPrecondition, "network interface %s is not ready: %s", n.Name, result.Message)
 	}
 	nic := vmm.NIC{ID: vmm.DeviceID("nic", n.Name), MAC: result.MAC, Tap: result.Tap}
 	switch result.Backend {

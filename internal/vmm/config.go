@@ -25,12 +25,17 @@ type Boot struct {
 	CommandLine string
 }
 
-// Disk is a block device.
+// Disk is a block device. Exactly one of Path, RBD and VhostUser is set.
 type Disk struct {
-	ID       string // unique in the machine, derived from the volume's name by DeviceID
-	Path     string // file or block device, raw format always
-	Serial   string // at most 20 bytes
-	ReadOnly bool
+	ID        string // unique in the machine, derived from the volume's name by DeviceID
+	Path      string // file or block device
+	RBD       *RBD
+	VhostUser string     // socket of a vhost-user-blk server
+	Format    DiskFormat // of a file; empty = raw
+	Serial    string     // at most 20 bytes
+	ReadOnly  bool
+	Cache     CachePolicy // empty = the driver's default for the path, which keeps what the guest flushed
+	Limits    IOLimits
 }
 
 // NICKind is what a network interface hangs on.
@@ -41,6 +46,7 @@ const (
 	NICIsolated NICKind = "isolated" // exists in the guest, leads nowhere, needs no privilege
 	NICUser     NICKind = "user"     // user-mode network stack of the VMM, with port forwards
 	NICTap      NICKind = "tap"      // a tap device that exists already
+	NICPCI      NICKind = "pci"      // a function of the host's PCI bus, bound to vfio-pci already
 )
 
 // NIC is a network interface.
@@ -49,6 +55,9 @@ type NIC struct {
 	MAC      string
 	Kind     NICKind
 	Tap      string        // interface name, for NICTap
+	Queues   int           // pairs of queues of the tap; 0 = one, on a tap without IFF_MULTI_QUEUE
+	MTU      int           // told to the guest; 0 = 1500
+	PCI      string        // "0000:3b:02.1", for NICPCI
 	Forwards []PortForward // for NICUser
 }
 

@@ -107,8 +107,13 @@ type Observation struct {
 	MachineID string   // UUID the VM was made with; empty when StateEmpty
 	PID       int      // as the VMM tells, 0 if it does not
 	Version   string   // of the VMM
-	Disks     []string // ids, sorted
-	NICs      []string // ids, sorted
+	Disks     []string // ids of those that the guest may still use, also while they are leaving; sorted
+	NICs      []string // the same
+	// Leaving are the ids, of both kinds, that the guest was asked to let go of and still holds, as far as the VMM
+	// tells; sorted.
+	Leaving []string
+	// DiskBytes are the sizes that the VMM shows the guest, in bytes, by id, as far as it tells.
+	DiskBytes map[string]int64
 }
 
 // EventKind is the kind of an event.
@@ -141,14 +146,23 @@ type Console struct {
 
 // Capabilities is what a driver can do on this host.
 type Capabilities struct {
-	Ignition       []IgnitionTransport // in order of preference
-	UserNetwork    bool                // NICKindUser works
-	IsolatedNIC    bool                // NICKindIsolated works without a tap
-	TapNIC         bool
-	DirectKernel   bool
-	Firmware       bool // a firmware was found, so a disk alone can boot
-	MaxDisks       int
-	MaxNICs        int
+	Ignition      []IgnitionTransport // in order of preference
+	UserNetwork   bool                // NICKindUser works
+	IsolatedNIC   bool                // NICKindIsolated works without a tap
+	TapNIC        bool
+	DirectKernel  bool
+	Firmware      bool // a firmware was found, so a disk alone can boot
+	MaxDisks      int
+	MaxNICs       int
+	HotPlug       bool // VMs are Pluggers
+	PCINIC        bool // NICPCI works
+	Qcow2         bool // Disk.Format may be FormatQcow2
+	RBD           bool // Disk.RBD works
+	VhostUserDisk bool // Disk.VhostUser works
+	DiskLimits    bool // Disk.Limits are kept
+	// Cache says for each path which policy is really in force when one is asked for: never a weaker one. What is
+	// missing is refused.
+	Cache          map[DiskPath]map[CachePolicy]CachePolicy
 	GuestAgent     bool // Config.GuestAgent works, and VMs are GuestAgentDialers
 	SMBIOSMaxBytes int  // raw bytes of an Ignition payload by SMBIOS; 0 = not possible
 }

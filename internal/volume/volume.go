@@ -20,10 +20,18 @@ type Plugin interface {
 	Supports(v machine.Volume) bool
 	// Validate checks what can be known without acting; machine.Invalid errors name the field below "field".
 	Validate(field string, v machine.Volume) error
+	// Identity is equal for two definitions of a volume if they mean the same medium, reached in the same way: a guest
+	// can then go from one to the other by a change of size at most. It holds no secret, but may hold a hash of one.
+	Identity(v machine.Volume) string
 	// Prepare makes the volume ready to be given to a VMM. Idempotent: it finishes what an earlier, killed call
 	// began, and a finished volume is returned as it is (grown when a larger size is asked for; never shrunk).
 	Prepare(ctx context.Context, req Request) (Prepared, error)
-	// Delete removes the volume and everything Prepare made; nil if there is nothing. Only after the VMM let go.
+	// Release lets go of all that Prepare made on this host but the data: maps, sockets, storage daemons. nil if there
+	// is nothing. Only after the VMM let go. Of req.Volume the name alone is certain: the rest may be of a later
+	// volume of that name, or missing.
+	Release(ctx context.Context, req Request) error
+	// Delete releases the volume and removes its data if they are the machine's own; nil if there is nothing. As for
+	// Release, only the name is certain.
 	Delete(ctx context.Context, req Request) error
 }
 
@@ -45,11 +53,52 @@ type BootImage struct {
 	Digest    string
 }
 
-// Prepared is a volume that can be given to a VMM.
+// Prepared is a volume that can be given to a VMM. Exactly one of Path, RBD and VhostUser is set.
 type Prepared struct {
 	Handle    string // reported to the client; stable
-	Path      string // file or block device, raw format
+	Path      string // file or block device
+	Format    Format // of a file; empty = raw
+	RBD       *RBD
+	VhostUser string // socket of a vhost-user-blk server of this volume alone
 	Serial    string // at most 20 bytes; see machine.Serial
 	SizeBytes int64
 	ReadOnly  bool
+	Limits    Limits
+}
+
+// Format is how a disk's bytes are laid out in its file.
+type Format string
+
+// The formats.
+const (
+	FormatRaw   Format = "raw"
+	FormatQcow2 Format = "qcow2"
+)
+
+// RBD is an image in a Ceph cluster, for VMMs that are clients of Ceph themselves. It holds secrets: it must not be
+// recorded, logged or shown.
+type RBD struct {
+	Monitors   []string // "host:port"
+	Pool       string
+	Image      string
+	User       string // without the "client." prefix
+	Key        string // base64, as in a keyring
+	Passphrase string // of the image's LUKS encryption; empty = none
+}
+
+// Limits bound what a disk does, each in units a second; 0 = no bound.
+type Limits struct {
+	ReadBytes, WriteBytes, TotalBytes int64
+	ReadOps, WriteOps, TotalOps       int64
+}
+
+// WantedBytes is the size that is asked for, in bytes; 0 = whatever it is.
+func WantedBytes(v machine.Volume) int64 {
+	switch {
+	case v.LocalDisk != nil:
+		return v.LocalDisk.SizeBytes
+	case v.Connection != nil:
+		return v.Connection.EffectiveStorageBytes
+	}
+	return 0
 }

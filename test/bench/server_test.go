@@ -23,12 +23,12 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/image"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/iriserver"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network/isolated"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/observe/event"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/store"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume/localdisk"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/isolated"
 )
 
 // newServer makes a server over a real store; nothing starts machines.

@@ -127,6 +127,17 @@ func (p *Plugin) Prepare(ctx context.Context, req volume.Request) (volume.Prepar
 	}, nil
 }
 
+// Identity tells apart what a disk begins as: of one image, another, or none.
+func (p *Plugin) Identity(v machine.Volume) string {
+	if v.LocalDisk == nil || v.LocalDisk.Image == nil {
+		return Name
+	}
+	return Name + " " + *v.LocalDisk.Image
+}
+
+// Release has nothing to let go of: a disk is a file and nothing else.
+func (p *Plugin) Release(context.Context, volume.Request) error { return nil }
+
 // Delete removes disk and directory; nil, without any write, if they are gone. A directory holding anything else is
 // kept and reported.
 func (p *Plugin) Delete(_ context.Context, req volume.Request) error {

@@ -15,10 +15,10 @@ import (
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/host"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network/isolated"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/cloudhypervisor"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/vmmtest"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/isolated"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/test/guest"
 )
 

@@ -11,8 +11,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
 )
 
 // Name is the plugin's name in configuration and records.
@@ -29,8 +28,6 @@ type Options struct {
 // Plugin implements network.Plugin.
 type Plugin struct{ forwards []network.Forward }
 
-var _ network.Plugin = (*Plugin)(nil)
-
 // New makes the plugin; an error if the hypervisor cannot do it.
 func New(o Options) (*Plugin, error) {
 	if !o.Supported {
@@ -43,15 +40,30 @@ func New(o Options) (*Plugin, error) {
 func (p *Plugin) Name() string { return Name }
 
 // Validate accepts every interface: addresses come from the stack's own DHCP server (10.0.2.15).
-func (p *Plugin) Validate(string, machine.NetworkInterface) error { return nil }
+func (p *Plugin) Validate(string, []network.Interface) error { return nil }
+
+// Identity is always the same: nothing in a definition has an effect.
+func (p *Plugin) Identity(network.Interface) string { return Name }
 
 // Apply is ready at once: the VMM holds all there is.
 func (p *Plugin) Apply(_ context.Context, req network.Request) (network.Result, error) {
 	return network.Result{
-		Ready: true, Handle: "user://" + req.MachineID + "/" + req.NIC.Name,
-		MAC: machine.MAC(req.MachineID, req.NIC.Name), Backend: network.BackendUser, Forwards: p.forwards,
+		State: network.StateReady, Handle: "user://" + req.Ref().String(), MAC: req.MAC, Backend: network.BackendUser, Forwards: p.forwards,
 	}, nil
 }
 
 // Delete has nothing to remove.
-func (p *Plugin) Delete(context.Context, network.Request) error { return nil }
+func (p *Plugin) Delete(context.Context, network.Ref) (network.Result, error) {
+	return network.Result{State: network.StateAbsent}, nil
+}
+
+// Observe knows of nothing on the host: the VMM holds all there is.
+func (p *Plugin) Observe(context.Context, network.Ref) (network.Result, error) {
+	return network.Result{State: network.StateAbsent}, nil
+}
+
+// List is empty for the same reason.
+func (p *Plugin) List(context.Context) ([]network.Ref, error) { return nil, nil }
+
+// Events is nil: nothing changes by itself.
+func (p *Plugin) Events(context.Context) <-chan network.Ref { return nil }

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -48,6 +49,28 @@ func (h *HostTaps) Ensure(_ context.Context, name, owner string) error {
 		return fmt.Errorf("disable IPv6: %w", err)
 	}
 	return setUp(name)
+}
+
+// List reads the alias of each device whose name begins as a tap's does.
+func (h *HostTaps) List(context.Context) (map[string]string, error) {
+	entries, err := os.ReadDir(h.sys)
+	if err != nil {
+		return nil, err
+	}
+	owners := map[string]string{}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), tapPrefix) {
+			continue
+		}
+		switch alias, err := h.alias(e.Name()); {
+		case errors.Is(err, fs.ErrNotExist): // gone meanwhile
+		case err != nil:
+			return nil, err
+		default:
+			owners[e.Name()] = alias
+		}
+	}
+	return owners, nil
 }
 
 // Remove removes the tap. One without a mark was left by a kill between making and marking; its name, made from the

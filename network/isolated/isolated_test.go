@@ -9,8 +9,7 @@ import (
 	"maps"
 	"testing"
 
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
 )
 
 // taps is an imaginary host: the owner of each tap by name.
@@ -24,6 +23,8 @@ func (t taps) Ensure(_ context.Context, name, owner string) error {
 	return nil
 }
 
+func (t taps) List(context.Context) (map[string]string, error) { return t, nil }
+
 func (t taps) Remove(_ context.Context, name, owner string) error {
 	if other, ok := t[name]; ok && other != owner {
 		return ErrNotOwner
@@ -32,21 +33,27 @@ func (t taps) Remove(_ context.Context, name, owner string) error {
 	return nil
 }
 
-var request = network.Request{MachineID: "11111111-1111-4111-8111-111111111111", NIC: machine.NetworkInterface{Name: "primary"}}
+var request = network.Request{MachineID: "11111111-1111-4111-8111-111111111111", Interface: network.Interface{Name: "primary"}, MAC: "02:00:00:00:00:01"}
 
 func TestATapIsMadeOnceAndRemoved(t *testing.T) {
 	host := taps{}
 	p := New(Options{Taps: host})
 	first, err := p.Apply(t.Context(), request)
-	if err != nil || first.Backend != network.BackendTap || first.Tap == "" || first.Handle == "" || !first.Ready {
+	if err != nil || first.Backend != network.BackendTap || first.Tap == "" || first.Handle == "" || first.State != network.StateReady {
 		t.Fatalf("Apply = %+v, %v", first, err)
+	}
+	if seen, err := p.Observe(t.Context(), request.Ref()); err != nil || seen.State != network.StateReady || seen.Tap != first.Tap {
+		t.Errorf("Observe = %+v, %v", seen, err)
+	}
+	if refs, err := p.List(t.Context()); err != nil || len(refs) != 1 || refs[0] != request.Ref() {
+		t.Errorf("List = %v, %v", refs, err)
 	}
 	again, err := p.Apply(t.Context(), request)
 	if err != nil || again.Handle != first.Handle || again.MAC != first.MAC || again.Tap != first.Tap || len(host) != 1 {
 		t.Errorf("again = %+v, %v; taps %v", again, err, host)
 	}
 	for range 2 {
-		if err := p.Delete(t.Context(), request); err != nil || len(host) != 0 {
+		if _, err := p.Delete(t.Context(), request.Ref()); err != nil || len(host) != 0 {
 			t.Errorf("Delete = %v; taps %v", err, host)
 		}
 	}
@@ -61,7 +68,7 @@ func TestATapOfAnotherHypervisorIsRemovedToo(t *testing.T) {
 	if result, err := p.Apply(t.Context(), request); err != nil || result.Backend != network.BackendIsolated {
 		t.Errorf("Apply = %+v, %v", result, err)
 	}
-	if err := p.Delete(t.Context(), request); err != nil || len(host) != 0 {
+	if _, err := p.Delete(t.Context(), request.Ref()); err != nil || len(host) != 0 {
 		t.Errorf("Delete = %v; left behind: %v", err, host)
 	}
 }
@@ -71,9 +78,9 @@ func TestATapOfSomebodyElseIsLeftAlone(t *testing.T) {
 	before := maps.Clone(host)
 	p := New(Options{Taps: host})
 	_, applied := p.Apply(t.Context(), request)
-	deleted := p.Delete(t.Context(), request)
+	_, deleted := p.Delete(t.Context(), request.Ref())
 	for call, err := range map[string]error{"Apply": applied, "Delete": deleted} {
-		if !errors.Is(err, ErrNotOwner) || !machine.IsKind(err, machine.Conflict) {
+		if !errors.Is(err, ErrNotOwner) {
 			t.Errorf("%s = %v", call, err)
 		}
 	}

@@ -8,8 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/network"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
 )
 
 func TestAnInterfaceIsReadyAtOnceWithItsForwards(t *testing.T) {
@@ -18,10 +17,10 @@ func TestAnInterfaceIsReadyAtOnceWithItsForwards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := network.Request{MachineID: "m", NIC: machine.NetworkInterface{Name: "n"}}
+	req := network.Request{MachineID: "m", Interface: network.Interface{Name: "n"}, MAC: "02:00:00:00:00:01"}
 	got, err := p.Apply(t.Context(), req)
 	want := network.Result{
-		Ready: true, Handle: "user://m/n", MAC: machine.MAC("m", "n"), Backend: network.BackendUser, Forwards: forwards,
+		State: network.StateReady, Handle: "user://m/n", MAC: "02:00:00:00:00:01", Backend: network.BackendUser, Forwards: forwards,
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v %s", err, diff)
@@ -30,7 +29,7 @@ func TestAnInterfaceIsReadyAtOnceWithItsForwards(t *testing.T) {
 	if diff := cmp.Diff(got, again); diff != "" {
 		t.Errorf("asked again: %s", diff)
 	}
-	if err := p.Delete(t.Context(), req); err != nil {
+	if _, err := p.Delete(t.Context(), req.Ref()); err != nil {
 		t.Error(err)
 	}
 }

@@ -21,5 +21,10 @@ func (h *HostTaps) Ensure(context.Context, string, string) error {
 	return errors.New("tap devices need Linux")
 }
 
+// List fails.
+func (h *HostTaps) List(context.Context) (map[string]string, error) {
+	return nil, errors.New("tap devices need Linux")
+}
+
 // Remove has nothing to remove.
 func (h *HostTaps) Remove(context.Context, string, string) error { return nil }
