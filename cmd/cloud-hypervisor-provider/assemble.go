@@ -77,7 +77,7 @@ func assemble(
 		return nil, err
 	}
 	if p.consoles, err = console.New(console.Options{
-		LogMaxBytes: cfg.Console.LogMaxBytes, Backups: cfg.Console.LogBackups, Logger: log,
+		LogMaxBytes: cfg.Console.LogMaxBytes, Backups: cfg.Console.LogBackups, Logger: log, Expected: runs(st),
 	}); err != nil {
 		return nil, err
 	}

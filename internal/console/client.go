@@ -47,9 +47,10 @@ type client struct {
 // and Write return. A client that is too slow loses the oldest output and is told how much. One that another takes the
 // keyboard from is told so in a line and goes on watching.
 //
-// machine.NotFound if the machine is not open, machine.FailedPrecondition if another client types; rw stays open then.
+// A machine that is not open yet but expected is waited for, up to OpenPatience. machine.NotFound if the machine is not
+// open, machine.FailedPrecondition if another client types; rw stays open then.
 func (h *Hub) Attach(ctx context.Context, machineID string, o AttachOptions, rw io.ReadWriteCloser) error {
-	c, err := h.join(machineID, o, rw)
+	c, err := h.join(ctx, machineID, o, rw)
 	if err != nil {
 		return err
 	}
@@ -57,8 +58,11 @@ func (h *Hub) Attach(ctx context.Context, machineID string, o AttachOptions, rw 
 }
 
 // join registers a client, whose view begins at this moment. The caller must call run or leave.
-func (h *Hub) join(machineID string, o AttachOptions, rw io.ReadWriteCloser) (*client, error) {
-	f := h.feed(machineID)
+func (h *Hub) join(ctx context.Context, machineID string, o AttachOptions, rw io.ReadWriteCloser) (*client, error) {
+	f := h.await(ctx, machineID)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if f == nil {
 		return nil, machine.Errorf(machine.NotFound, "machine %s has no open console", machineID)
 	}

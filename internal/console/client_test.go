@@ -129,7 +129,7 @@ func TestOneTypesAtATime(t *testing.T) {
 	g.open(h, filepath.Join(t.TempDir(), "console.log"))
 	g.say("login: ")
 	first := attach(t, h, AttachOptions{}).watch()
-	_, err := h.join(guestID, AttachOptions{}, nil)
+	_, err := h.join(t.Context(), guestID, AttachOptions{}, nil)
 	wantKind(t, err, machine.FailedPrecondition)
 	if !strings.Contains(err.Error(), "typed on by another client; take over or attach read-only") {
 		t.Error(err)

@@ -150,6 +150,20 @@ func (f *feed) append(p []byte) {
 	f.record.start()
 }
 
+// dialled waits until the present endpoint was, at most as long as Open does.
+func (f *feed) dialled(ctx context.Context) {
+	f.mu.Lock()
+	tried := f.tried
+	f.mu.Unlock()
+	wait := time.NewTimer(firstDial)
+	defer wait.Stop()
+	select {
+	case <-tried:
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+}
+
 // end makes reader, recorder and clients end, each after what is there already.
 func (f *feed) end() {
 	f.mu.Lock()

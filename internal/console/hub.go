@@ -25,17 +25,20 @@ const (
 	// LogPatience is how long the reader waits for a log that is a whole ring behind, before the log loses lines. It
 	// is granted once until the log has caught up, so that a healthy disk loses nothing and a stuck one stalls nobody.
 	LogPatience = 100 * time.Millisecond
+	// OpenPatience is how long a client waits for the console of a machine that is expected to be opened.
+	OpenPatience = 5 * time.Second
 )
 
 const (
-	dialTimeout  = 5 * time.Second
-	firstDial    = 250 * time.Millisecond // Open waits that long for the VMM to take the connection
-	drainTime    = 50 * time.Millisecond  // a closed machine's last words are read for that long
-	closeTime    = 2 * time.Second        // a stuck disk holds up CloseMachine for that long
-	typingTime   = 2 * time.Second        // a guest that takes no input holds up the one who types for that long
-	reconnectMin = 5 * time.Millisecond
-	reconnectMax = time.Second
-	steady       = time.Second // a connection that held that long was a good one
+	dialTimeout    = 5 * time.Second
+	firstDial      = 250 * time.Millisecond // Open waits that long for the VMM to take the connection
+	drainTime      = 50 * time.Millisecond  // a closed machine's last words are read for that long
+	closeTime      = 2 * time.Second        // a stuck disk holds up CloseMachine for that long
+	typingTime     = 2 * time.Second        // a guest that takes no input holds up the one who types for that long
+	expectInterval = 250 * time.Millisecond // a machine that is not expected any more is not waited for any longer
+	reconnectMin   = 5 * time.Millisecond
+	reconnectMax   = time.Second
+	steady         = time.Second // a connection that held that long was a good one
 )
 
 // Options are what a hub is made with.
@@ -46,10 +49,15 @@ type Options struct {
 	Logger      *slog.Logger
 	// Dial connects to a VMM's serial socket; nil means a Unix stream socket.
 	Dial func(ctx context.Context, socket string) (net.Conn, error)
+	// Expected says whether a machine that is not open should be opened soon, as it runs: a daemon that was just started
+	// first takes up its guests. A client waits for it then, up to OpenPatience. Nil expects none.
+	Expected func(machineID string) bool
 
 	openLog  func(path string) (sink, error)
 	retryMin time.Duration // first pause after a failed write to the log
 	retryMax time.Duration
+
+	openPatience time.Duration
 }
 
 func (o *Options) complete() error {
@@ -76,8 +84,14 @@ func (o *Options) complete() error {
 			return d.DialContext(ctx, "unix", socket)
 		}
 	}
+	if o.Expected == nil {
+		o.Expected = func(string) bool { return false }
+	}
 	if o.openLog == nil {
 		o.openLog = openSink
+	}
+	if o.openPatience == 0 {
+		o.openPatience = OpenPatience
 	}
 	if o.retryMin == 0 {
 		o.retryMin, o.retryMax = time.Second, 10*time.Second
@@ -110,6 +124,7 @@ type Hub struct {
 	mu     sync.Mutex
 	closed bool
 	feeds  map[string]*feed
+	opened chan struct{} // closed, and made anew, when a machine is opened or the hub is closed
 }
 
 // New makes a hub without machines. Errors are machine.Invalid.
@@ -117,7 +132,7 @@ func New(o Options) (*Hub, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	return &Hub{o: o, feeds: map[string]*feed{}}, nil
+	return &Hub{o: o, feeds: map[string]*feed{}, opened: make(chan struct{})}, nil
 }
 
 // Open reads a machine's console from now on, whether or not the socket exists yet, until CloseMachine. It waits a
@@ -143,6 +158,7 @@ func (h *Hub) Open(machineID string, e Endpoint, logPath string) error {
 	if f == nil {
 		f = newFeed(h, machineID, e, logPath)
 		h.feeds[machineID] = f
+		h.announce()
 		tried = f.tried
 		go f.read()
 	} else {
@@ -176,6 +192,7 @@ func (h *Hub) Close() {
 	h.mu.Lock()
 	feeds := h.feeds
 	h.feeds, h.closed = map[string]*feed{}, true
+	h.announce()
 	h.mu.Unlock()
 	for _, f := range feeds {
 		f.end()
@@ -211,6 +228,38 @@ func (h *Hub) feed(machineID string) *feed {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.feeds[machineID]
+}
+
+// announce wakes those who wait for a machine to be opened; callers hold the lock.
+func (h *Hub) announce() {
+	close(h.opened)
+	h.opened = make(chan struct{})
+}
+
+// await returns a machine's feed once its VMM was dialled, so that nothing typed is lost. One that is not open is waited
+// for while it is expected. Nil means that it is not open.
+func (h *Hub) await(ctx context.Context, machineID string) *feed {
+	ctx, cancel := context.WithTimeout(ctx, h.o.openPatience)
+	defer cancel()
+	for {
+		h.mu.Lock()
+		f, opened, closed := h.feeds[machineID], h.opened, h.closed
+		h.mu.Unlock()
+		switch {
+		case f != nil:
+			f.dialled(ctx)
+			return f
+		case closed || ctx.Err() != nil || !h.o.Expected(machineID):
+			return nil
+		}
+		recheck := time.NewTimer(expectInterval)
+		select {
+		case <-opened:
+		case <-recheck.C:
+		case <-ctx.Done():
+		}
+		recheck.Stop()
+	}
 }
 
 func notInID(r rune) bool { return r <= ' ' || r > '~' }

@@ -92,7 +92,7 @@ func serveClient(ctx context.Context, conn net.Conn, h *Hub, log *slog.Logger) {
 		refuse(conn, err)
 		return
 	}
-	c, err := h.join(id, o, buffered{conn, r})
+	c, err := h.join(ctx, id, o, buffered{conn, r})
 	if err != nil {
 		refuse(conn, err)
 		return

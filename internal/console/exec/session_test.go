@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -91,6 +92,32 @@ func TestAFailureIsToldInTheFormOfTheProtocol(t *testing.T) {
 				want = `{"metadata":{},"status":"Failure","message":"machine x has no open console","reason":"NotFound","code":404}`
 			}
 			c.endsWith(want)
+		})
+	}
+}
+
+// A daemon that was just restarted has yet to take up its guests.
+func TestAClientOfARunningMachineWaitsForItsConsole(t *testing.T) {
+	for name, d := range dialects() {
+		t.Run(name, func(t *testing.T) {
+			asked := make(chan struct{})
+			once := sync.OnceFunc(func() { close(asked) })
+			h, err := console.New(console.Options{Expected: func(string) bool { once(); return true }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := start(t, Options{Attacher: h})
+			c := d.dial(t, urlOf(t, s))
+			c.types("typed early\n")
+			select {
+			case <-asked:
+			case <-time.After(patience):
+				t.Fatal("nobody asks whether the machine runs")
+			}
+			guest := newSerial(t, h)
+			guest.hears("typed early\n")
+			guest.say("Linux\n")
+			c.sees("Linux\n")
 		})
 	}
 }
