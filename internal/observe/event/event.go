@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -94,7 +95,8 @@ func (r *Recorder) Stats() Stats {
 
 type entry struct {
 	Event
-	text string // the message without its count
+	text  string // the message without its count
+	spans []span // when it happened, the oldest first
 }
 
 // New makes a Recorder.
@@ -139,6 +141,7 @@ func (r *Recorder) Record(about Involved, kind Type, reason, action, message str
 		if e.Involved.ID == about.ID && e.Type == kind && e.Reason == reason && e.Action == action && e.text == text {
 			e.Count++
 			e.Time = now
+			e.spans = happened(e.spans, now.Unix())
 			e.Message = fmt.Sprintf("%s (%d times)", text, e.Count)
 			r.events = append(append(r.events[:i], r.events[i+1:]...), e)
 			return
@@ -153,7 +156,7 @@ func (r *Recorder) Record(about Involved, kind Type, reason, action, message str
 		r.events = append(r.events[:0], r.events[len(r.events)-r.max+1:]...)
 	}
 	about.Labels, about.Annotations = maps.Clone(about.Labels), maps.Clone(about.Annotations)
-	r.events = append(r.events, &entry{text: text, Event: Event{
+	r.events = append(r.events, &entry{text: text, spans: happened(nil, now.Unix()), Event: Event{
 		Involved: about, Type: kind, Reason: reason, Action: action, Message: text, Time: now, First: now, Count: 1,
 	}})
 }
@@ -186,33 +189,43 @@ type Filter struct {
 	From, To int64             // Unix seconds, [From, To); used only when both are positive
 }
 
-func (f Filter) matches(e *entry) bool {
+// pick returns the event as the filter shows it. In a window its time is the last one in there, however often it was
+// repeated since: one that is repeated all the time would else always be newer than the window.
+func (f Filter) pick(e *entry) (Event, bool) {
 	if f.ID != "" && e.Involved.ID != f.ID {
-		return false
+		return Event{}, false
 	}
 	for k, want := range f.Labels {
 		if got, ok := e.Involved.Labels[k]; !ok || got != want {
-			return false
+			return Event{}, false
 		}
 	}
-	if f.From > 0 && f.To > 0 {
-		at := e.Time.Unix()
-		return at >= f.From && at < f.To
+	if f.From <= 0 || f.To <= 0 {
+		return e.Event, true
 	}
-	return true
+	at, ok := lastIn(e.spans, f.From, f.To)
+	if !ok {
+		return Event{}, false
+	}
+	shown := e.Event
+	if at != e.Time.Unix() {
+		shown.Time = time.Unix(at, 0)
+	}
+	return shown, true
 }
 
-// List returns the events that match, the oldest first. Windows that follow each other show each event once: the
-// upper bound is not included.
+// List returns the events that match, the oldest first. Of windows that follow each other, each shows what happened in
+// it, once however often it did: the upper bound is not included.
 func (r *Recorder) List(f Filter) []Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.expire(r.now())
 	var out []Event
 	for _, e := range r.events {
-		if f.matches(e) {
-			out = append(out, e.Event)
+		if shown, ok := f.pick(e); ok {
+			out = append(out, shown)
 		}
 	}
+	slices.SortStableFunc(out, func(a, b Event) int { return a.Time.Compare(b.Time) })
 	return out
 }
