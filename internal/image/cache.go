@@ -57,6 +57,17 @@ func (i *Image) slots() [roleISO + 1]**Blob {
 	}
 }
 
+// digests names every blob of the image but its index.
+func (i *Image) digests() []digest.Digest {
+	all := []digest.Digest{i.Digest, i.config.Digest}
+	for _, slot := range i.slots() {
+		if b := *slot; b != nil {
+			all = append(all, b.Digest)
+		}
+	}
+	return all
+}
+
 func (i *Image) withRef(ref string) *Image {
 	c := *i
 	c.Ref = ref
@@ -85,8 +96,17 @@ type Options struct {
 	// Observer hears events, each pull's in order, from the pull's goroutine and with no lock held. A slow observer
 	// delays its pull and Close, never Get.
 	Observer func(Event)
-	// FreeSpace returns the bytes available on the file system of a directory; default: ask the kernel.
-	FreeSpace func(dir string) (uint64, error)
+	// Budget bounds what the cache takes of the disk, and Reserve is what it leaves free there. Both make unreferenced
+	// images go and refuse pulls; neither makes a referenced image go. A zero Budget is no bound; Reserve is at least
+	// 64 MiB, so that the state store can still write.
+	Budget, Reserve Amount
+	// References tells which images are needed, by whom. It is asked before each removal and must be quick. Without it
+	// no image is ever removed, since nobody knows.
+	References func(context.Context) ([]Use, error)
+	// SweepInterval is how often Run looks at the limits; default 1 minute. Leftovers are looked for once an hour.
+	SweepInterval time.Duration
+	// FileSystem measures the file system of a directory; default: ask the kernel.
+	FileSystem func(dir string) (Space, error)
 }
 
 // withDefaults checks the options and fills in what was left out.
@@ -98,6 +118,16 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("image cache: MaxPulls is %d, want at least 1", o.MaxPulls)
 	case o.RetryMax < 0:
 		return o, fmt.Errorf("image cache: RetryMax is %s, want more than 0", o.RetryMax)
+	case o.SweepInterval < 0:
+		return o, fmt.Errorf("image cache: SweepInterval is %s, want more than 0", o.SweepInterval)
+	}
+	for name, a := range map[string]Amount{"Budget": o.Budget, "Reserve": o.Reserve} {
+		if a.Bytes < 0 || a.Percent < 0 || a.Percent > 100 || a.Bytes > 0 && a.Percent > 0 {
+			return o, fmt.Errorf("image cache: %s is %+v, want bytes or 0 to 100 percent", name, a)
+		}
+	}
+	if o.SweepInterval == 0 {
+		o.SweepInterval = defaultSweep
 	}
 	if o.MaxPulls == 0 {
 		o.MaxPulls = defaultMaxPulls
@@ -120,8 +150,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Observer == nil {
 		o.Observer = func(Event) {}
 	}
-	if o.FreeSpace == nil {
-		o.FreeSpace = freeSpace
+	if o.FileSystem == nil {
+		o.FileSystem = fileSystem
 	}
 	return o, nil
 }
@@ -138,17 +168,30 @@ type Cache struct {
 	cancel context.CancelFunc
 	pulls  sync.WaitGroup
 
+	room    sync.Mutex    // held by the pull that looks for room
+	sweeper sync.Mutex    // held while files are removed; taken after room
+	pulled  chan struct{} // tells Run that the cache grew
+	counts  counters
+
 	mu      sync.Mutex
-	closed  bool                     // guarded by mu
-	running int                      // guarded by mu
-	entries map[string]*entry        // guarded by mu; by canonical reference
-	loaded  map[digest.Digest]*Image // guarded by mu; by digest of index or manifest
+	closed  bool                          // guarded by mu
+	running int                           // guarded by mu
+	entries map[string]*entry             // guarded by mu; by canonical reference
+	loaded  map[digest.Digest]*Image      // guarded by mu; by digest of index or manifest
+	proven  map[digest.Digest]fingerprint // guarded by mu; blobs whose bytes were proven, and the file that held them
+	holds   map[digest.Digest]int         // guarded by mu; how many pulls or checks need a blob
+	leases  map[digest.Digest]time.Time   // guarded by mu; until when a blob that was handed out stays
+	touched map[digest.Digest]time.Time   // guarded by mu; when the use of an image was last written down
 }
 
-// entry is what is known about one canonical reference. All but the counters is guarded by Cache.mu.
+// entry is what is known about one canonical reference. All but the atomic fields is guarded by Cache.mu.
 type entry struct {
 	ref         reference
 	done, total atomic.Int64
+	owed        atomic.Int64 // bytes that the running pull has still to write
+	verifying   atomic.Bool  // what is read now was in the cache already
+
+	held []digest.Digest // what the running pull needs
 
 	waiting    []string // spellings of the reference to be told about the running pull; nil when none runs
 	top        digest.Digest
@@ -181,7 +224,9 @@ func New(o Options) (*Cache, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Cache{
 		opts: o, disk: d, client: cl, slots: make(chan struct{}, o.MaxPulls), ctx: ctx, cancel: cancel,
-		entries: map[string]*entry{}, loaded: map[digest.Digest]*Image{},
+		entries: map[string]*entry{}, loaded: map[digest.Digest]*Image{}, proven: map[digest.Digest]fingerprint{},
+		holds: map[digest.Digest]int{}, leases: map[digest.Digest]time.Time{}, touched: map[digest.Digest]time.Time{},
+		pulled: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -197,7 +242,11 @@ func (c *Cache) Close() {
 }
 
 // Get returns the image a reference means. It never waits for the network: it answers from the cache or starts (or
-// joins) a pull in the background, which Get's context does not bound.
+// joins) a pull in the background, which Get's context does not bound. An image in the cache whose bytes this Cache has
+// not proven yet is proven by such a pull, too, which asks no registry for what turns out right.
+//
+// The files stay for 5 minutes at least, even if nobody references the image; whoever needs them for longer must be
+// among References by then, or have them open.
 //
 // A tag is resolved anew when its last pull ended more than a minute ago; if the registry cannot be reached then, the
 // image last seen under the tag is used.
@@ -241,13 +290,13 @@ func (c *Cache) get(asked string, r reference) (*Image, error) {
 	if c.closed {
 		return nil, ErrClosed
 	}
+	now := c.opts.Clock.Now()
 	if r.digest != "" {
-		if img, err := c.cachedLocked(r.digest); err == nil {
+		if img, ok := c.readyLocked(r.digest, now); ok {
 			return img.withRef(asked), nil
 		}
 	}
 	e := c.entryLocked(r)
-	now := c.opts.Clock.Now()
 	switch {
 	case e.waiting != nil:
 		e.joinLocked(asked)
@@ -257,17 +306,27 @@ func (c *Cache) get(asked string, r reference) (*Image, error) {
 		return nil, &f
 	default:
 		if e.top != "" && now.Before(e.freshUntil) {
-			if img, err := c.cachedLocked(e.top); err == nil {
+			if img, ok := c.readyLocked(e.top, now); ok {
 				return img.withRef(asked), nil
 			}
 		}
 		c.startLocked(e, asked)
 	}
-	return nil, &PullingError{Ref: asked, Done: e.done.Load(), Total: e.total.Load()}
+	return nil, &PullingError{Ref: asked, Done: e.done.Load(), Total: e.total.Load(), Verifying: e.verifying.Load()}
 }
 
-// cachedLocked returns a complete image. Only lengths are looked at for layers: their digests were proven before they
-// got their names.
+// readyLocked returns a complete image whose bytes are proven, and notes that it is used.
+func (c *Cache) readyLocked(top digest.Digest, now time.Time) (*Image, bool) {
+	img, err := c.cachedLocked(top)
+	if err != nil || !c.provenLocked(img) {
+		return nil, false
+	}
+	c.leaseLocked(now, append(img.digests(), top)...)
+	c.touchLocked(img.Digest, now)
+	return img, true
+}
+
+// cachedLocked returns a complete image. Only lengths are looked at for layers.
 func (c *Cache) cachedLocked(top digest.Digest) (*Image, error) {
 	if img, ok := c.loaded[top]; ok && c.intact(img) {
 		return img, nil

@@ -344,6 +344,13 @@ func TestARestartWithoutRegistryStillFindsTheImages(t *testing.T) {
 	reg.srv.Close()
 
 	h = start(t, reg, dir, nil)
+	var pulling *PullingError
+	if _, err := h.GetPinned(context.Background(), ref, want.Digest); !errors.As(err, &pulling) {
+		t.Fatalf("GetPinned before the bytes are proven: %v", err)
+	}
+	if e := h.ended(); e.Kind != PullSucceeded {
+		t.Fatalf("proving the bytes offline: %v", e.Err)
+	}
 	pinned, err := h.GetPinned(context.Background(), ref, want.Digest)
 	if err != nil {
 		t.Fatalf("GetPinned offline: %v", err)
@@ -417,11 +424,16 @@ func TestImagesPulledTogetherShareTheirBlobs(t *testing.T) {
 	if n := len(reg.asked(digest.FromBytes(shared).String())); n != 1 {
 		t.Errorf("shared blob was requested %d times, want once", n)
 	}
-	images, err := h.List(context.Background())
-	if err != nil || len(images) != 2 {
-		t.Fatalf("List = %d images, %v; want 2", len(images), err)
+	l, err := h.List(context.Background())
+	if err != nil || len(l.Images) != 2 {
+		t.Fatalf("List = %+v, %v; want 2 images", l, err)
 	}
-	got := map[string]bool{images[0].Ref: true, images[1].Ref: true}
+	got := map[string]bool{}
+	for _, img := range l.Images {
+		for _, tag := range img.Tags {
+			got[tag] = true
+		}
+	}
 	if !got[reg.host()+"/os:a"] || !got[reg.host()+"/os:b"] {
 		t.Errorf("List has references %v", got)
 	}

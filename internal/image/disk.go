@@ -20,8 +20,8 @@ import (
 const (
 	dirMode  = 0o750
 	fileMode = 0o640
-	// staleAge is how old a partial download or temporary file must be before New removes it. A pull that is still
-	// wanted after a restart resumes within minutes, so a day is far from touching one.
+	// staleAge is how old a partial download, a temporary file or a blob of no image must be before it is removed. A pull
+	// that is still wanted after a restart resumes within minutes, so a day is far from touching one.
 	staleAge = 24 * time.Hour
 )
 
@@ -92,7 +92,7 @@ func (d *disk) readSmall(dg digest.Digest) ([]byte, error) {
 
 // writeSmall stores bytes whose digest the caller has proven.
 func (d *disk) writeSmall(dg digest.Digest, data []byte) error {
-	if d.has(dg, int64(len(data))) {
+	if _, err := d.readSmall(dg); err == nil { // the length alone would keep a damaged one for ever
 		return nil
 	}
 	return d.writeAtomic(d.blobPath(dg), data)

@@ -68,16 +68,25 @@ func (k *keyedLock) acquire(ctx context.Context, d digest.Digest) (release func(
 	}
 }
 
-// ensureBlob makes sure that a verified blob is in the cache. progress hears how many of its bytes are there.
-func (c *Cache) ensureBlob(ctx context.Context, src *source, desc ocispec.Descriptor, progress func(int64)) error {
+// ensureBlob makes sure that a blob is in the cache and its bytes are proven. progress hears how many of its bytes are
+// there.
+func (c *Cache) ensureBlob(ctx context.Context, e *entry, src *source, desc ocispec.Descriptor, progress func(int64)) error {
 	release, err := c.blobs.acquire(ctx, desc.Digest)
 	if err != nil {
 		return err
 	}
 	defer release()
 	if c.disk.has(desc.Digest, desc.Size) {
-		progress(desc.Size)
-		return nil
+		e.verifying.Store(true)
+		err := c.prove(ctx, desc.Digest, false, progress)
+		e.verifying.Store(false)
+		if err == nil {
+			progress(desc.Size)
+			return nil
+		}
+		if KindOf(err) != Corrupt {
+			return err
+		}
 	}
 	d, err := c.openDownload(ctx, desc, progress)
 	if err != nil {
@@ -87,7 +96,10 @@ func (c *Cache) ensureBlob(ctx context.Context, src *source, desc ocispec.Descri
 	if err := d.run(ctx, src); err != nil {
 		return d.giveUp(err)
 	}
-	return d.finish(c.disk.blobPath(desc.Digest))
+	if err := d.finish(c.disk.blobPath(desc.Digest)); err != nil {
+		return err
+	}
+	return c.markProven(desc.Digest, d.f)
 }
 
 // download is one partial file and the state of its hash.

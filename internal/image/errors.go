@@ -28,7 +28,7 @@ const (
 	NotFound                    // registry does not know repository, tag, digest or blob (permanent)
 	Invalid                     // reference, manifest, platform or configuration is unusable (permanent)
 	Corrupt                     // bytes received differ from what the digest names; they were thrown away
-	Exhausted                   // not enough disk space
+	Exhausted                   // not enough disk space, or the cache's budget is used up
 )
 
 var kindNames = [...]string{"unavailable", "unauthenticated", "not found", "invalid", "corrupt", "exhausted"}
@@ -52,6 +52,8 @@ type PullingError struct {
 	Ref   string // as asked
 	Done  int64  // bytes present so far
 	Total int64  // bytes of all blobs; 0 while the manifest is not known or the pull waits for its turn
+
+	Verifying bool // the bytes counted were in the cache and are proven again
 }
 
 // Error describes the progress.
@@ -59,7 +61,11 @@ func (e *PullingError) Error() string {
 	if e.Total == 0 {
 		return fmt.Sprintf("image %s is being pulled", e.Ref)
 	}
-	return fmt.Sprintf("image %s is being pulled: %d of %d bytes", e.Ref, e.Done, e.Total)
+	doing := "pulled"
+	if e.Verifying {
+		doing = "verified"
+	}
+	return fmt.Sprintf("image %s is being %s: %d of %d bytes", e.Ref, doing, e.Done, e.Total)
 }
 
 // PullFailedError says that the last pull failed. The first Get from RetryAt on starts another one.

@@ -315,9 +315,9 @@ func TestAFullDiskIsNoticedBeforeAndDuringTheDownload(t *testing.T) {
 	reg := plainRegistry(t)
 	data := noise(1, 1<<20)
 	reg.push("os", "v1", "{}", layer{ironcore + "rootfs", data})
-	free := uint64(spaceReserve + 1<<20)
+	free := uint64(minReserve + 1<<20)
 	h := start(t, reg, t.TempDir(), func(o *Options) {
-		o.FreeSpace = func(string) (uint64, error) { return free, nil }
+		o.FileSystem = func(string) (Space, error) { return Space{Free: free, Total: 1 << 40}, nil }
 	})
 	ref := reg.host() + "/os:v1"
 	f := h.mustFail(ref)

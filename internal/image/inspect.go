@@ -5,141 +5,162 @@ package image
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"sort"
+	"slices"
+	"sync/atomic"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 )
 
-// List returns every complete image for this platform, ordered by digest. It reads all manifests of the cache from
-// disk.
-func (c *Cache) List(ctx context.Context) ([]Image, error) {
-	refs, err := c.refsByManifest()
+// Entry is one complete image in the cache.
+type Entry struct {
+	Digest   digest.Digest `json:"digest"`         // of the manifest: what a machine's record pins
+	Tags     []string      `json:"tags,omitempty"` // that meant it when they were last resolved
+	Bytes    int64         `json:"bytes"`          // on disk, blobs shared with other images included
+	UsedBy   []string      `json:"usedBy"`         // machines that reference it
+	LastUsed time.Time     `json:"lastUsed"`       // to the hour
+	Busy     bool          `json:"busy,omitempty"` // handed out a moment ago, or needed by a pull: it stays for now
+}
+
+// Listing is what the cache holds and how it stands with its limits.
+type Listing struct {
+	Images  []Entry `json:"images"`  // by digest
+	Bytes   int64   `json:"bytes"`   // the whole cache on disk, partial downloads included
+	Budget  int64   `json:"budget"`  // bytes; 0 is no bound
+	Reserve int64   `json:"reserve"` // bytes
+	Free    int64   `json:"free"`    // bytes on the file system
+	// Unknown says why it is not known who uses the images; nothing is removed then.
+	Unknown string `json:"unknown,omitempty"`
+}
+
+// List reads the manifests of the cache from disk and asks who references what.
+func (c *Cache) List(ctx context.Context) (Listing, error) {
+	u, err := c.usage()
 	if err != nil {
-		return nil, err
+		return Listing{}, err
 	}
-	var images []Image
-	for _, algorithm := range []digest.Algorithm{digest.SHA256, digest.SHA384, digest.SHA512} {
-		entries, err := os.ReadDir(filepath.Join(c.opts.Dir, "blobs", algorithm.String()))
-		if err != nil {
-			return nil, fmt.Errorf("list image cache: %w", err)
+	inv, err := c.disk.inventory(ctx)
+	if err != nil {
+		return Listing{}, err
+	}
+	l := Listing{Bytes: u.cache, Budget: u.budget, Reserve: u.reserve, Free: u.free}
+	if c.opts.References == nil {
+		l.Unknown = errNobodyKnows.Error()
+	} else if err := c.ask(ctx, inv); err != nil {
+		l.Unknown = err.Error()
+	}
+	l.Images = inv.entries()
+	return l, nil
+}
+
+// ListDir lists the images in a cache that no process may be using. Who references them is not known. It writes
+// nothing.
+func ListDir(ctx context.Context, dir string) (Listing, error) {
+	l := Listing{Unknown: "the daemon does not run"}
+	inv, err := (&disk{dir: dir}).inventory(ctx)
+	if err != nil {
+		return l, err
+	}
+	for _, b := range inv.blobs {
+		l.Bytes += b.allocated
+	}
+	space, err := fileSystem(dir)
+	l.Images, l.Free = inv.entries(), int64(space.Free)
+	return l, err
+}
+
+func (inv *inventory) entries() []Entry {
+	entries := []Entry{}
+	for _, u := range inv.units {
+		if u.complete {
+			entries = append(entries, Entry{
+				Digest: u.digest, Tags: u.tags, Bytes: inv.sizeOf(u), LastUsed: u.lastUsed, Busy: u.leased,
+				UsedBy: append([]string{}, u.users...),
+			})
 		}
-		for _, e := range entries {
-			if err := ctx.Err(); err != nil {
-				return nil, err
+	}
+	return entries
+}
+
+// Pruned is what Prune removed, or would remove.
+type Pruned struct {
+	Removed []Removed `json:"removed"` // the least recently used first
+	InUse   int       `json:"inUse"`   // images that stay because machines reference them
+	Busy    int       `json:"busy"`    // images that stay because they were handed out a moment ago or are being pulled
+}
+
+// Prune removes every image that nobody references, whatever the limits; with dryRun it only says which. Leftovers of
+// pulls go with it as ClearLeftovers has them.
+func (c *Cache) Prune(ctx context.Context, dryRun bool) (Pruned, error) {
+	var p Pruned
+	removed, err := c.sweep(ctx, "pruned", func(inv *inventory) []*unit {
+		for _, u := range inv.units {
+			switch {
+			case !u.complete:
+			case len(u.users) > 0:
+				p.InUse++
+			case u.leased:
+				p.Busy++
 			}
-			d := digest.NewDigestFromEncoded(algorithm, e.Name())
-			if d.Validate() != nil || !looksLikeJSON(c.disk.blobPath(d)) {
-				continue
-			}
-			// What is no manifest, or an incomplete one, fails to load; an index loads as the manifest it selects.
-			if img, err := c.disk.load(d, c.opts.Platform); err == nil && img.Digest == d {
-				img.Ref = refs[d]
-				images = append(images, *img)
-			}
 		}
-	}
-	sort.Slice(images, func(i, j int) bool { return images[i].Digest < images[j].Digest })
-	return images, nil
-}
-
-// refsByManifest maps each manifest to the alphabetically first tag that means it.
-func (c *Cache) refsByManifest() (map[digest.Digest]string, error) {
-	tags, err := c.disk.tags()
-	if err != nil {
-		return nil, err
-	}
-	refs := map[digest.Digest]string{}
-	for _, t := range tags {
-		img, err := c.disk.load(t.Digest, c.opts.Platform)
-		if err != nil {
-			continue
+		victims := slices.DeleteFunc(slices.Clone(inv.units), func(u *unit) bool { return !u.removable() })
+		slices.SortStableFunc(victims, func(a, b *unit) int { return a.lastUsed.Compare(b.lastUsed) })
+		if dryRun {
+			p.Removed = inv.forecast(victims)
+			return nil
 		}
-		if have, ok := refs[img.Digest]; !ok || t.Ref < have {
-			refs[img.Digest] = t.Ref
-		}
-	}
-	return refs, nil
-}
-
-// looksLikeJSON tells manifests from layers by their length and first byte.
-func looksLikeJSON(path string) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil || info.Size() > maxManifestSize {
-		return false
-	}
-	var first [1]byte
-	_, err = io.ReadFull(f, first[:])
-	return err == nil && first[0] == '{'
-}
-
-// Verify reads every byte of a cached image and proves all digests again; d is that of its manifest or index. A blob
-// that fails is removed, so that the next Get pulls it anew, and the error (of kind Corrupt) names it. An image that
-// is not complete is a NotFound error. It takes as long as reading the files does.
-func (c *Cache) Verify(ctx context.Context, d digest.Digest) error {
-	if err := d.Validate(); err != nil {
-		return failf(Invalid, "verify image: digest %q: %w", d, err)
-	}
-	img, err := c.disk.load(d, c.opts.Platform)
-	if notCached(err) {
-		return failf(NotFound, "verify image %s: %w", d, err)
-	}
-	if err != nil {
-		return fmt.Errorf("verify image %s: %w", d, err)
-	}
-	digests := []digest.Digest{d, img.Digest, img.config.Digest}
-	for _, slot := range img.slots() {
-		if b := *slot; b != nil {
-			digests = append(digests, b.Digest)
-		}
-	}
-	var failures []error
-	for _, dg := range digests {
-		if err := c.verifyBlob(ctx, dg); err != nil {
-			failures = append(failures, err)
-		}
-	}
-	return errors.Join(failures...)
-}
-
-func (c *Cache) verifyBlob(ctx context.Context, d digest.Digest) error {
-	release, err := c.blobs.acquire(ctx, d)
-	if err != nil {
-		return err
-	}
-	defer release()
-	path := c.disk.blobPath(d)
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return failf(NotFound, "verify blob %s: %w", d, err)
-	}
-	if err != nil {
-		return fmt.Errorf("verify blob %s: %w", d, err)
-	}
-	defer f.Close()
-	h := d.Algorithm().Hash()
-	reader := readerFunc(func(p []byte) (int, error) {
-		if err := ctx.Err(); err != nil {
-			return 0, err
-		}
-		return f.Read(p)
+		return victims
 	})
-	if _, err := io.CopyBuffer(struct{ io.Writer }{h}, reader, make([]byte, chunkSize)); err != nil {
-		return fmt.Errorf("verify blob %s: %w", d, err)
+	if dryRun || err != nil {
+		return p, err
 	}
-	if got := digest.NewDigest(d.Algorithm(), h); got != d {
-		c.opts.Logger.Error("removing corrupt blob from the image cache", "digest", d, "found", got)
-		return errors.Join(failf(Corrupt, "verify blob %s: file has digest %s", d, got), os.Remove(path))
+	p.Removed = append([]Removed{}, removed...)
+	return p, c.ClearLeftovers(ctx)
+}
+
+// forecast says what removing the victims would bring.
+func (inv *inventory) forecast(victims []*unit) []Removed {
+	out := []Removed{}
+	left := owners(inv.units)
+	for _, u := range victims {
+		r := Removed{Digest: u.digest, Tags: u.tags, LastUsed: u.lastUsed}
+		for _, d := range u.blobs {
+			if left[d]--; left[d] == 0 {
+				r.Bytes += inv.allocated(d)
+			}
+		}
+		out = append(out, r)
 	}
-	return nil
+	return out
+}
+
+// Stats are numbers about the cache as of the last look at it; reading them looks at no file.
+type Stats struct {
+	Images       int   // complete or not, as of the last removal run
+	Bytes        int64 // on disk
+	Budget       int64 // bytes; 0 is no bound
+	Reserve      int64 // bytes
+	Removals     int64 // images removed since the start
+	RemovedBytes int64 // bytes that came free by that
+}
+
+// Stats returns the numbers.
+func (c *Cache) Stats() Stats {
+	return Stats{
+		Images: int(c.counts.images.Load()), Bytes: c.counts.cache.Load(), Budget: c.counts.budget.Load(),
+		Reserve: c.counts.reserve.Load(), Removals: c.counts.removals.Load(), RemovedBytes: c.counts.removed.Load(),
+	}
+}
+
+// counters are what Stats answers with, and what was told already.
+type counters struct {
+	images, cache, budget, reserve, removals, removed atomic.Int64
+
+	excess atomic.Int64 // bytes above the limits that could not be removed, when last told
+}
+
+func (n *counters) measured(u usage) {
+	n.cache.Store(u.cache)
+	n.budget.Store(u.budget)
+	n.reserve.Store(u.reserve)
 }

@@ -16,8 +16,6 @@ import (
 const (
 	// progressInterval is the least time between two progress events of one pull.
 	progressInterval = 500 * time.Millisecond
-	// spaceReserve is left free by a pull, in bytes, so that the state store can still write.
-	spaceReserve = 64 << 20
 )
 
 // EventKind says what happened to a pull.
@@ -44,13 +42,15 @@ func (k EventKind) String() string {
 // Event tells about a pull. References that mean the same image are pulled once; each spelling that was asked for gets
 // its own events.
 type Event struct {
-	Ref     string // as asked; for GetPinned without the digest
-	Kind    EventKind
-	Done    int64 // bytes present
-	Total   int64 // bytes of all blobs, 0 while unknown
-	Err     error // *PullFailedError
-	RetryAt time.Time
-	Image   *Image
+	Ref   string // as asked; for GetPinned without the digest
+	Kind  EventKind
+	Done  int64 // bytes present
+	Total int64 // bytes of all blobs, 0 while unknown
+	// Verifying says of progress that the bytes were in the cache and are proven again.
+	Verifying bool
+	Err       error // *PullFailedError
+	RetryAt   time.Time
+	Image     *Image
 }
 
 func (c *Cache) startLocked(e *entry, asked string) {
@@ -91,6 +91,12 @@ func (c *Cache) run(e *entry) {
 		}
 		c.opts.Observer(ev)
 	}
+	if failure == nil {
+		select {
+		case c.pulled <- struct{}{}:
+		default: // Run has been told of another one already
+		}
+	}
 }
 
 // takeTurn pulls once fewer than MaxPulls others do.
@@ -109,6 +115,9 @@ func (c *Cache) conclude(e *entry, top digest.Digest, err error) (names []string
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	names, e.waiting = e.waiting, nil
+	c.releaseLocked(e.held)
+	e.held = nil
+	e.owed.Store(0)
 	if c.running--; c.running == 0 {
 		c.client.closeIdle()
 	}
@@ -139,14 +148,14 @@ func (c *Cache) emit(e *entry, ev Event) {
 // pull brings one image into the cache and returns it with the digest of its index or manifest.
 func (c *Cache) pull(ctx context.Context, e *entry) (*Image, digest.Digest, error) {
 	src := c.client.source(e.ref)
-	top, data, err := c.resolve(ctx, src)
+	top, data, err := c.resolve(ctx, e, src)
+	resolved := err == nil
 	if err != nil {
-		if img, top, ok := c.lastSeen(e.ref, err); ok {
-			return img, top, nil
+		if top, data, err = c.lastSeen(e, err); err != nil {
+			return nil, "", err
 		}
-		return nil, "", err
 	}
-	p, err := c.understand(ctx, src, data)
+	p, err := c.understand(ctx, e, src, data)
 	if err != nil {
 		return nil, "", err
 	}
@@ -155,11 +164,14 @@ func (c *Cache) pull(ctx context.Context, e *entry) (*Image, digest.Digest, erro
 	}
 	c.mu.Lock()
 	img, err := c.cachedLocked(top)
+	if err == nil {
+		c.touchLocked(img.Digest, c.opts.Clock.Now())
+	}
 	c.mu.Unlock()
 	if err != nil {
 		return nil, "", fmt.Errorf("open pulled image: %w", err)
 	}
-	if e.ref.tag != "" {
+	if e.ref.tag != "" && resolved {
 		err := c.disk.saveTag(tagRecord{Ref: e.ref.String(), Digest: top, Resolved: c.opts.Clock.Now().UTC()})
 		if err != nil {
 			return nil, "", fmt.Errorf("remember tag: %w", err)
@@ -169,20 +181,22 @@ func (c *Cache) pull(ctx context.Context, e *entry) (*Image, digest.Digest, erro
 }
 
 // resolve returns the index or manifest that a reference means now. A digest that is in the cache needs no registry.
-func (c *Cache) resolve(ctx context.Context, src *source) (digest.Digest, []byte, error) {
+func (c *Cache) resolve(ctx context.Context, e *entry, src *source) (digest.Digest, []byte, error) {
 	if d := src.ref.digest; d != "" {
-		data, err := c.manifestOf(ctx, src, d)
+		data, err := c.manifestOf(ctx, e, src, d)
 		return d, data, err
 	}
 	data, d, err := src.manifest(ctx, src.ref.tag)
 	if err != nil {
 		return "", nil, err
 	}
+	c.hold(e, d)
 	return d, data, c.disk.writeSmall(d, data)
 }
 
 // manifestOf returns a manifest or index by digest, from the cache if it is there.
-func (c *Cache) manifestOf(ctx context.Context, src *source, d digest.Digest) ([]byte, error) {
+func (c *Cache) manifestOf(ctx context.Context, e *entry, src *source, d digest.Digest) ([]byte, error) {
+	c.hold(e, d)
 	if data, err := c.disk.readSmall(d); err == nil {
 		return data, nil
 	}
@@ -196,29 +210,37 @@ func (c *Cache) manifestOf(ctx context.Context, src *source, d digest.Digest) ([
 	return data, c.disk.writeSmall(d, data)
 }
 
-// lastSeen answers with the image last seen under a tag when the registry cannot be asked. A registry that did answer,
-// even with a refusal, is not second-guessed.
-func (c *Cache) lastSeen(ref reference, cause error) (*Image, digest.Digest, bool) {
-	if ref.tag == "" || KindOf(cause) != Unavailable || c.ctx.Err() != nil {
-		return nil, "", false
+// lastSeen answers with the image last seen under a tag when the registry cannot be asked, and with the cause when there
+// is none. A registry that did answer, even with a refusal, is not second-guessed.
+func (c *Cache) lastSeen(e *entry, cause error) (digest.Digest, []byte, error) {
+	if e.ref.tag == "" || KindOf(cause) != Unavailable || c.ctx.Err() != nil {
+		return "", nil, cause
 	}
-	rec, err := c.disk.loadTag(ref.String())
+	rec, err := c.disk.loadTag(e.ref.String())
 	if err != nil {
-		return nil, "", false
+		return "", nil, cause
 	}
+	c.hold(e, rec.Digest)
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	img, err := c.cachedLocked(rec.Digest)
+	if err == nil {
+		c.holdLocked(e, img.digests()...)
+	}
+	c.mu.Unlock()
 	if err != nil {
-		return nil, "", false
+		return "", nil, cause
+	}
+	data, err := c.disk.readSmall(rec.Digest)
+	if err != nil {
+		return "", nil, cause
 	}
 	c.opts.Logger.Warn("registry cannot be reached, using the image last seen under the tag",
-		"image", ref.String(), "digest", rec.Digest, "resolved", rec.Resolved, "error", cause)
-	return img, rec.Digest, true
+		"image", e.ref.String(), "digest", rec.Digest, "resolved", rec.Resolved, "error", cause)
+	return rec.Digest, data, nil
 }
 
 // understand finds the manifest for this platform and what its layers are for.
-func (c *Cache) understand(ctx context.Context, src *source, data []byte) (*plan, error) {
+func (c *Cache) understand(ctx context.Context, e *entry, src *source, data []byte) (*plan, error) {
 	doc, err := parseDocument(data)
 	if err != nil {
 		return nil, err
@@ -228,7 +250,7 @@ func (c *Cache) understand(ctx context.Context, src *source, data []byte) (*plan
 		if err != nil {
 			return nil, err
 		}
-		data, err := c.manifestOf(ctx, src, desc.Digest)
+		data, err := c.manifestOf(ctx, e, src, desc.Digest)
 		if err != nil {
 			return nil, err
 		}
@@ -245,47 +267,39 @@ func (c *Cache) understand(ctx context.Context, src *source, data []byte) (*plan
 	return planOf(doc)
 }
 
-// fetchAll downloads what is missing of the blobs, one after the other, and reports progress over all of them.
+// fetchAll downloads what is missing of the blobs and proves the others, one after the other, and reports progress over
+// all of them.
 func (c *Cache) fetchAll(ctx context.Context, src *source, e *entry, blobs []ocispec.Descriptor) error {
+	for _, b := range blobs {
+		c.hold(e, b.Digest)
+	}
 	var total, missing int64
 	for _, b := range blobs {
 		total += b.Size
 		missing += c.disk.missing(b)
 	}
-	if err := c.checkSpace(missing); err != nil {
+	if err := c.makeRoom(ctx, e, missing); err != nil {
 		return err
 	}
 	e.total.Store(total)
 	var base int64
 	last := c.opts.Clock.Now()
 	for _, b := range blobs {
+		rest := c.disk.missing(b)
+		missing -= rest
+		after, have := missing, b.Size-rest
 		progress := func(n int64) {
 			e.done.Store(base + n)
+			e.owed.Store(max(0, after+b.Size-max(n, have)))
 			if now := c.opts.Clock.Now(); now.Sub(last) >= progressInterval {
 				last = now
-				c.emit(e, Event{Kind: PullProgress, Done: base + n, Total: total})
+				c.emit(e, Event{Kind: PullProgress, Done: base + n, Total: total, Verifying: e.verifying.Load()})
 			}
 		}
-		if err := c.ensureBlob(ctx, src, b, progress); err != nil {
+		if err := c.ensureBlob(ctx, e, src, b, progress); err != nil {
 			return err
 		}
 		base += b.Size
-	}
-	return nil
-}
-
-// checkSpace refuses to begin what cannot end. Others may fill the disk meanwhile; that is noticed when it happens.
-func (c *Cache) checkSpace(missing int64) error {
-	if missing == 0 {
-		return nil
-	}
-	free, err := c.opts.FreeSpace(c.opts.Dir)
-	if err != nil {
-		return err
-	}
-	if free < uint64(missing)+spaceReserve {
-		return failf(Exhausted, "image needs %d more bytes and a reserve of %d, %s has %d free",
-			missing, spaceReserve, c.opts.Dir, free)
 	}
 	return nil
 }

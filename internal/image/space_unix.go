@@ -7,15 +7,26 @@ package image
 
 import (
 	"fmt"
+	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// freeSpace returns the bytes an unprivileged writer may still use on the file system of dir.
-func freeSpace(dir string) (uint64, error) {
+// fileSystem measures what an unprivileged writer may still use on the file system of dir.
+func fileSystem(dir string) (Space, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, fmt.Errorf("ask for free space of %s: %w", dir, err)
+		return Space{}, fmt.Errorf("ask for free space of %s: %w", dir, err)
 	}
-	return st.Bavail * uint64(st.Bsize), nil
+	block := uint64(st.Bsize)
+	return Space{Free: st.Bavail * block, Total: st.Blocks * block}, nil
+}
+
+// allocated is what a file takes of the disk, in bytes. Holes take nothing.
+func allocated(info os.FileInfo) int64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Blocks * 512
+	}
+	return info.Size()
 }
