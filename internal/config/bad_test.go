@@ -56,6 +56,23 @@ c.yaml:3:21: error: images.plainHTTP: want a list of strings, found the string "
 		"a URL in a list of hosts": {"images:\n  plainHTTP:\n  - a\n  - http://b:5000/v2\n  - 5\n", `
 c.yaml:6:5: error: images.plainHTTP[1]: "http://b:5000/v2" is a URL, want host or host:port; write b:5000
 c.yaml:7:5: error: images.plainHTTP[2]: want a string, found the integer 5`},
+		"a budget with B": {"images: {budget: 50GB}\n", `
+c.yaml:3:18: error: images.budget: "50GB" is not a quantity such as 4, 500m or 512Mi; write 50Gi (powers of 1024) or 50G (powers of 1000)`},
+		"a budget of nothing": {"images: {budget: 0}\n", `
+c.yaml:3:18: error: images.budget: 0 is below the least value of 1Mi`},
+		"a budget beyond all": {"images: {budget: 101%}\n", `
+c.yaml:3:18: error: images.budget: 101% is above the greatest value of 100%`},
+		"a broken share": {"images: {budget: 12.5%, reserve: \"-5%\"}\n", `
+c.yaml:3:18: error: images.budget: "12.5%" is not a share such as 20%
+c.yaml:3:34: error: images.reserve: "-5%" is not a share such as 20%`},
+		"a reserve of nothing": {"images: {reserve: 0%}\n", `
+c.yaml:3:19: error: images.reserve: 0% is below the least value of 1%`},
+		"a reserve that is too small": {"images: {reserve: 1Mi}\n", `
+c.yaml:3:19: error: images.reserve: 1Mi is below the least value of 64Mi`},
+		"no reserve": {"images: {reserve: \"\"}\n", `
+c.yaml:3:19: error: images.reserve: the value is empty; remove the key to get the default`},
+		"a list for a budget": {"images: {budget: [1Gi]}\n", `
+c.yaml:3:18: error: images.budget: want a size such as 50Gi or a share such as 20%, found a list`},
 		"a key twice": {"log: {level: info}\nstateDir: /a\nlog: {level: debug}\n", `
 c.yaml:5:1: error: log: the key stands twice, first at line 3`},
 		"two documents": {"---\nkind: Other\n", `

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/class"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/config/document"
 )
 
 // The type of the document.
@@ -153,11 +154,13 @@ type Forward struct {
 	GuestPort    uint16
 }
 
-// Images is how images are pulled.
+// Images is how images are pulled and how much of the disk they may take.
 type Images struct {
 	PlainHTTP          []string // registries as host or host:port
 	DockerConfig       string
 	MaxConcurrentPulls int
+	Budget             document.Amount // none is no bound
+	Reserve            document.Amount
 }
 
 // Reconcile is how eagerly the daemon works.
@@ -233,7 +236,7 @@ func Default() Config {
 			CPUOvercommit:            1,
 		},
 		Network:   Network{Plugin: NetworkIsolated},
-		Images:    Images{MaxConcurrentPulls: 3},
+		Images:    Images{MaxConcurrentPulls: 3, Reserve: document.Amount{Bytes: 1 << 30}},
 		Reconcile: Reconcile{Workers: 15, ResyncInterval: time.Minute, MaxBackoff: 30 * time.Second},
 		Shutdown: Shutdown{
 			DeleteTimeout: 5 * time.Minute, PowerOffTimeout: 2 * time.Minute, SignalInterval: 5 * time.Second,

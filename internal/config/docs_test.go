@@ -39,7 +39,8 @@ A flag wins over the document, the document over the default. Two commands help:
 - A key that is not in the tables below is an error, and so are a key that stands twice, a second document in the file, and a
   value of another type. Anchors, aliases, merge keys and tags are refused: what stands at a line is what counts there.
 - A **duration** has a unit: ` + "`30s`, `5m`, `1h30m`" + `.
-- A **size** is a Kubernetes quantity in bytes: ` + "`512Mi` (powers of 1024), `512M` (powers of 1000), `4096`" + `.
+- A **size** is a Kubernetes quantity in bytes: ` + "`512Mi` (powers of 1024), `512M` (powers of 1000), `4096`" + `. Where
+  a **percent** may stand instead, it is whole: ` + "`20%`" + `.
 - A **path** is absolute. Given as a flag, a relative one starts from the current directory.
 - A **list** given as a flag separates its items with commas, and the flag can be repeated. It replaces the document's list.
 - Values that contradict each other are errors before anything starts. A **warning** is a choice that works only

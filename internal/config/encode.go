@@ -101,9 +101,12 @@ func plainOrQuoted(t Type, s string) string {
 	switch t {
 	case TypeInt, TypeRatio, TypeBytes, TypeDuration:
 		return s
-	default:
-		return quote(s)
+	case TypeAmount:
+		if s != "" {
+			return s
+		}
 	}
+	return quote(s)
 }
 
 func quote(s string) string {

@@ -3,7 +3,11 @@
 
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/config/document"
+)
 
 func imageFields() []Field {
 	return []Field{
@@ -21,6 +25,16 @@ func imageFields() []Field {
 			Path: "images.maxConcurrentPulls", Type: TypeInt, Limits: "1 to 64",
 			Doc:   "Images pulled at the same time; more wait.",
 			codec: integer(func(c *Config) *int { return &c.Images.MaxConcurrentPulls }, 1, 64),
+		},
+		{
+			Path: "images.budget", Type: TypeAmount, Limits: "1Mi or more, or 1% to 100% of the file system", Empty: "bounded by the reserve alone",
+			Doc:   "What the image cache may take of the disk. Images that no machine references make room; a pull that does not fit then fails.",
+			codec: optional(func(c *Config) *document.Amount { return &c.Images.Budget }, 1<<20, 100),
+		},
+		{
+			Path: "images.reserve", Type: TypeAmount, Limits: "64Mi or more, or 1% to 90% of the file system",
+			Doc:   "What images leave free on the file system of the state directory. With less free, images that no machine references go, and nothing is pulled.",
+			codec: amount(func(c *Config) *document.Amount { return &c.Images.Reserve }, 64<<20, 90),
 		},
 	}
 }

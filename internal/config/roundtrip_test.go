@@ -16,6 +16,7 @@ import (
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/class"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/config"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/config/document"
 )
 
 func TestTheDefaultIsReadBackFromItsOwnDocument(t *testing.T) {
@@ -54,6 +55,10 @@ func drawConfig(t *rapid.T) config.Config {
 	c.Console.LogMaxBytes = rapid.Int64Range(64<<10, 1<<30).Draw(t, "log")
 	c.Log.Level = rapid.SampledFrom([]string{"debug", "info", "warn", "error"}).Draw(t, "level")
 	c.Images.PlainHTTP = rapid.SliceOfN(rapid.SampledFrom([]string{"a", "true", "10", "localhost:5000", "[::1]:1"}), 0, 3).Draw(t, "plain")
+	c.Images.Reserve = document.Amount{Percent: n("reserve", 1, 90)}
+	if rapid.Bool().Draw(t, "budget in bytes") {
+		c.Images.Budget = document.Amount{Bytes: rapid.Int64Range(1<<20, 1<<62).Draw(t, "budget")}
+	}
 	if len(c.Images.PlainHTTP) == 0 {
 		c.Images.PlainHTTP = nil
 	}

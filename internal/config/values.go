@@ -26,6 +26,7 @@ const (
 	TypeInt      Type = "integer"
 	TypeRatio    Type = "number"
 	TypeBytes    Type = "size"
+	TypeAmount   Type = "size or percent"
 	TypeDuration Type = "duration"
 	TypeAddress  Type = "host:port"
 	TypeList     Type = "list of strings"
@@ -46,7 +47,7 @@ func (f Field) accepts(k document.Kind) bool {
 		return k == document.Int
 	case TypeRatio:
 		return k == document.Int || k == document.Float
-	case TypeBytes:
+	case TypeBytes, TypeAmount:
 		return k == document.Int || k == document.String
 	default:
 		return k == document.String
@@ -60,6 +61,8 @@ func (t Type) example() string {
 		return "a duration such as 30s or 5m"
 	case TypeBytes:
 		return "a size such as 512Mi"
+	case TypeAmount:
+		return "a size such as 50Gi or a share such as 20%"
 	case TypeInt:
 		return "an integer"
 	case TypeRatio:
@@ -194,6 +197,35 @@ func bytesValue(place func(*Config) *int64, lo, hi int64) codec {
 		}
 		return n, within(n, lo, hi, document.FormatBytes)
 	}, document.FormatBytes}
+}
+
+// amount is a size or a share of the file system. Bytes may be lo and more, percent 1 to hi.
+func amount(place func(*Config) *document.Amount, lo int64, hi int) codec {
+	return scalar[document.Amount]{place, func(s string) (document.Amount, error) {
+		a, err := document.ParseAmount(s)
+		switch {
+		case s == "":
+			return a, badValue("remove the key to get the default", "the value is empty")
+		case err != nil:
+			return a, badValue(document.SuggestQuantity(s), "%v", err)
+		case strings.HasSuffix(s, "%"):
+			return a, within(a.Percent, 1, hi, func(n int) string { return strconv.Itoa(n) + "%" })
+		}
+		return a, within(a.Bytes, lo, math.MaxInt64, document.FormatBytes)
+	}, document.Amount.String}
+}
+
+// optional is an amount that may be left empty.
+func optional(place func(*Config) *document.Amount, lo int64, hi int) codec {
+	needed := amount(place, lo, hi)
+	return scalar[document.Amount]{place, func(s string) (document.Amount, error) {
+		var c Config
+		if s == "" {
+			return document.Amount{}, nil
+		}
+		err := needed.set(&c, []string{s})
+		return *place(&c), err
+	}, document.Amount.String}
 }
 
 func duration(place func(*Config) *time.Duration, lo, hi time.Duration) codec {

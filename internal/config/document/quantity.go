@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -52,6 +53,40 @@ func ParseBytes(text string) (int64, error) {
 		return 0, fmt.Errorf("%q is not a whole number of bytes", text)
 	}
 	return n, nil
+}
+
+// Amount is a number of bytes, or a share of something in percent; at most one of the two is set.
+type Amount struct {
+	Bytes   int64
+	Percent int
+}
+
+// percentForm is a share in percent.
+var percentForm = regexp.MustCompile(`^\d{1,3}%$`)
+
+// ParseAmount reads a size in bytes as ParseBytes does, or a whole number of percent ("20%").
+func ParseAmount(text string) (Amount, error) {
+	share, found := strings.CutSuffix(text, "%")
+	if !found {
+		n, err := ParseBytes(text)
+		return Amount{Bytes: n}, err
+	}
+	if !percentForm.MatchString(text) {
+		return Amount{}, fmt.Errorf("%q is not a share such as 20%%", clip(text))
+	}
+	n, err := strconv.Atoi(share)
+	return Amount{Percent: n}, err
+}
+
+// String is the notation that ParseAmount reads back; nothing for none.
+func (a Amount) String() string {
+	switch {
+	case a.Percent > 0:
+		return strconv.Itoa(a.Percent) + "%"
+	case a.Bytes > 0:
+		return FormatBytes(a.Bytes)
+	}
+	return ""
 }
 
 // FormatBytes is the shortest exact notation that ParseBytes reads back.
