@@ -9,9 +9,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/user"
 	"path/filepath"
 
-	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -91,16 +91,23 @@ func serve(ctx context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	defer parts.close()
-	listener, err := iriserver.Listen(filepath.Join(cfg.RuntimeDir, consoleSocket), cfg.IRI.Group)
+	manager, err := newManager(w, log)
 	if err != nil {
 		return err
 	}
+	listener, err := iriserver.Listen(filepath.Join(cfg.RuntimeDir, consoleSocket), cfg.IRI.Group)
+	if err != nil {
+		return groupKey(err)
+	}
+	defer context.AfterFunc(ctx, manager.stopping)()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return parts.reconciler.Run(ctx) })
 	group.Go(func() error { return parts.followStore(ctx, st) })
 	group.Go(func() error { return console.Serve(ctx, listener, parts.consoles, log) })
 	group.Go(func() error { return parts.serveExec(ctx) })
+	group.Go(func() error { return parts.serveImages(ctx, cfg) })
 	group.Go(func() error { return w.run(ctx) })
+	group.Go(func() error { return manager.run(ctx) })
 	group.Go(func() error {
 		return iriserver.Serve(ctx, parts.server, iriserver.ServeOptions{
 			Address: cfg.IRI.Address, Group: cfg.IRI.Group, Timeout: cfg.IRI.RequestTimeout, Metrics: w.metrics.RPC(),
@@ -108,7 +115,7 @@ func serve(ctx context.Context, cfg *config.Config) (err error) {
 			Ready: func() {
 				w.ready(cfg.IRI.Address)
 				log.Info("ready", "address", cfg.IRI.Address, "machines", len(st.List()), "version", version)
-				_, _ = daemon.SdNotify(false, daemon.SdNotifyReady)
+				manager.ready()
 			},
 		})
 	})
@@ -117,4 +124,13 @@ func serve(ctx context.Context, cfg *config.Config) (err error) {
 	}
 	log.Info("stopped; guests go on")
 	return nil
+}
+
+// groupKey names the setting behind an error about a group that does not exist.
+func groupKey(err error) error {
+	var unknown user.UnknownGroupError
+	if errors.As(err, &unknown) {
+		return fmt.Errorf("iri.group (--address-group): %w", err)
+	}
+	return err
 }

@@ -36,9 +36,13 @@ type Spec struct {
 	LimitNOFILE uint64
 	// MemoryMax limits the cgroup in bytes, 0 means none. Systemd only.
 	MemoryMax int64
-	// Slice is the slice of the unit, empty for systemd's default. Systemd only.
+	// Slice is the slice of the unit, DefaultSlice when empty. Systemd only.
 	Slice string
 }
+
+// DefaultSlice holds the VMMs: systemd.special(7) gives it to virtual machines,
+// so that they share the host with its services as one group.
+const DefaultSlice = "machine.slice"
 
 // unitName is what systemd accepts as unit name prefix without escaping, less
 // the characters that mean something to it ("@", ":", "\").

@@ -4,6 +4,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -308,6 +309,7 @@ func unitProperties(spec Spec) ([]dbus.Property, error) {
 		prop("WorkingDirectory", spec.dir()),
 		prop("UMask", uint32(0o027)),
 		prop("StandardInput", "null"),
+		dbus.PropSlice(cmp.Or(spec.Slice, DefaultSlice)),
 	}
 	if spec.Output != "" {
 		props = append(props,
@@ -320,9 +322,6 @@ func unitProperties(spec Spec) ([]dbus.Property, error) {
 	}
 	if spec.MemoryMax != 0 {
 		props = append(props, prop("MemoryMax", uint64(spec.MemoryMax)))
-	}
-	if spec.Slice != "" {
-		props = append(props, dbus.PropSlice(spec.Slice))
 	}
 	return props, nil
 }
