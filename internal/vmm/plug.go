@@ -11,14 +11,19 @@ import "context"
 // returns ErrIdentity when it is another's, and is idempotent, also over a kill of the daemon in its middle.
 type Plugger interface {
 	// AttachDisk plugs a disk in; no-op if one of that ID is there. FailedPrecondition while an earlier one of that ID
-	// is still leaving; Exhausted, naming the limit, when no slot is free; Unimplemented when this VMM was started
-	// without what it takes and needs a new process. After an error nothing of the disk is left in the VMM.
+	// is still leaving, and when the medium is not there or cannot serve the cache policy; Exhausted, naming the limit,
+	// when no slot is free; Unimplemented when this VMM was started without what it takes and needs a new process.
+	// After an error nothing of the disk is left in the VMM.
 	AttachDisk(ctx context.Context, d Disk) error
 	// DetachDisk asks the guest to let go of a disk, and closes what it has let go of already. nil = asked, or gone:
 	// Inspect tells which, and EventDeviceRemoved when. To be called again: it repeats the request.
 	DetachDisk(ctx context.Context, id string) error
-	// ResizeDisk tells the guest that the disk has size bytes now, after the medium was grown. Unimplemented when the
-	// path to the guest cannot tell; the guest then learns it at its next boot.
+	// ResizeDisk tells the guest that the disk has size bytes now, after the medium was grown: a raw file or a block
+	// device by its plugin, an image in Ceph by the cluster. The size in a qcow2 file is the VMM's to change while it has
+	// the file open, so its plugin leaves it alone then. A raw medium is never shrunk, whatever size says: the guest is
+	// told what there is. No-op if the guest has that size. Invalid when it has more; NotFound when there is no such
+	// disk; FailedPrecondition when the medium has less; Unimplemented when the path to the guest cannot tell: the guest
+	// then learns it at its next boot.
 	ResizeDisk(ctx context.Context, id string, size int64) error
 	// AttachNIC and DetachNIC are the same for network interfaces.
 	AttachNIC(ctx context.Context, n NIC) error

@@ -59,6 +59,7 @@ type VM interface {
 	Inspect(ctx context.Context) (Observation, error)
 	// Create defines the VM. A defined VM that never ran and differs (half-created by an earlier try) is made anew.
 	Create(ctx context.Context, cfg Config) error
+	// A paused guest goes on.
 	Boot(ctx context.Context) error
 	// PowerButton presses the guest's power button; no promise that the guest reacts.
 	PowerButton(ctx context.Context) error
@@ -114,6 +115,10 @@ type Observation struct {
 	Leaving []string
 	// DiskBytes are the sizes that the VMM shows the guest, in bytes, by id, as far as it tells.
 	DiskBytes map[string]int64
+	// Problem says why the guest was paused without anybody's wish, such as "disk-data: no space left on the host"; empty
+	// otherwise. Boot lets it go on and does the guest's failed requests again; if the cause is still there it is paused
+	// at once again.
+	Problem string
 }
 
 // EventKind is the kind of an event.
@@ -126,13 +131,14 @@ const (
 	EventGuestReset    EventKind = "GuestReset"    // rebooted in place; console sockets may be new
 	EventGuestPanicked EventKind = "GuestPanicked" // the guest's kernel said so
 	EventDeviceRemoved EventKind = "DeviceRemoved" // Device has left the guest for good
+	EventProblem       EventKind = "Problem"       // the VMM paused the guest: see Observation.Problem
 	EventResync        EventKind = "Resync"        // events were lost: inspect
 )
 
 // Event is something that happened in a VMM.
 type Event struct {
 	Kind   EventKind
-	Device string // for EventDeviceRemoved
+	Device string // for EventDeviceRemoved, and for EventProblem if it is a device's
 	Reason string // for a person, may be empty
 	At     time.Time
 }

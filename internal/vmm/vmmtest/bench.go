@@ -178,7 +178,10 @@ func (b *bench) awaitGuest() Running {
 	}
 	b.boots++
 	b.must("wait for the guest", b.tty.await(b.ctx(), b.s.BootText, b.boots))
-	return Running{Ref: b.cfg.Ref, Console: b.tty}
+	tty := b.tty
+	return Running{Ref: b.cfg.Ref, Console: tty, Await: func(ctx context.Context, text string) error {
+		return tty.await(ctx, text, 1)
+	}}
 }
 
 func (b *bench) inspect() vmm.Observation {

@@ -83,9 +83,13 @@ func replacedVMM(b *bench) {
 	b.cfg.MachineID = uuid.NewString()
 	b.start()
 	b.must("boot", b.vm.Boot(b.ctx()))
-	for name, call := range map[string]func(context.Context) error{
+	calls := map[string]func(context.Context) error{
 		"boot": old.Boot, "power button": old.PowerButton, "reset": old.Reset, "power off": old.PowerOff, "shutdown": old.Shutdown,
-	} {
+	}
+	for name, call := range b.plugCalls(old) {
+		calls[name] = call
+	}
+	for name, call := range calls {
 		err := call(b.ctx())
 		if !errors.Is(err, vmm.ErrIdentity) && !machine.IsKind(err, machine.Unavailable) {
 			b.Errorf("%s: error is %v, want ErrIdentity or unavailable", name, err)
@@ -157,10 +161,14 @@ func killedVMM(b *bench) {
 	}
 	_, err := b.vm.Inspect(b.ctx())
 	b.wantKind("inspect", err, machine.Unavailable)
-	for name, call := range map[string]func(context.Context) error{
+	calls := map[string]func(context.Context) error{
 		"boot": b.vm.Boot, "power button": b.vm.PowerButton, "reset": b.vm.Reset,
 		"power off": b.vm.PowerOff, "shutdown": b.vm.Shutdown,
-	} {
+	}
+	for name, call := range b.plugCalls(b.vm) {
+		calls[name] = call
+	}
+	for name, call := range calls {
 		b.wantKind(name, call(b.ctx()), machine.Unavailable)
 	}
 	ctx, cancel := context.WithTimeout(b.ctx(), 100*time.Millisecond)
@@ -183,9 +191,13 @@ func canceledCall(b *bench) {
 	cancel()
 	_, err := b.vm.Inspect(ctx)
 	b.wantKind("inspect", err, machine.Unavailable)
-	for name, call := range map[string]func(context.Context) error{
+	calls := map[string]func(context.Context) error{
 		"boot": b.vm.Boot, "reset": b.vm.Reset, "power off": b.vm.PowerOff, "shutdown": b.vm.Shutdown,
-	} {
+	}
+	for name, call := range b.plugCalls(b.vm) {
+		calls[name] = call
+	}
+	for name, call := range calls {
 		b.wantKind(name, call(ctx), machine.Unavailable)
 	}
 	b.wantState(vmm.StateIdle)
