@@ -236,7 +236,7 @@ func Default() Config {
 			CPUOvercommit:            1,
 		},
 		Network:   Network{Plugin: NetworkIsolated},
-		Images:    Images{MaxConcurrentPulls: 3, Reserve: document.Amount{Bytes: 1 << 30}},
+		Images:    Images{MaxConcurrentPulls: 3, Reserve: document.Amount{Percent: 2}},
 		Reconcile: Reconcile{Workers: 15, ResyncInterval: time.Minute, MaxBackoff: 30 * time.Second},
 		Shutdown: Shutdown{
 			DeleteTimeout: 5 * time.Minute, PowerOffTimeout: 2 * time.Minute, SignalInterval: 5 * time.Second,
