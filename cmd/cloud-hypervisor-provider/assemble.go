@@ -25,6 +25,7 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume/localdisk"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network/isolated"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/tap"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network/user"
 )
 
@@ -133,7 +134,7 @@ func newNetworks(cfg *config.Config, c vmm.Capabilities) (network.Plugin, map[st
 	}
 	all := map[string]network.Plugin{
 		user.Name:     userMode,
-		isolated.Name: isolated.New(isolated.Options{Taps: isolated.NewHostTaps(), Native: c.IsolatedNIC}),
+		isolated.Name: isolated.New(isolated.Options{Taps: tap.Kernel{}, Native: c.IsolatedNIC}),
 	}
 	if cfg.Network.Plugin == config.NetworkUser {
 		return userMode, all, nil

@@ -51,6 +51,10 @@ var rules = []rule{
 		instead: "take the value in the options of the constructor, or return what should be stored",
 	},
 	{
+		rooms: []string{"network/..."}, tests: true, only: []string{"network/..."},
+		why: "another provider takes the network plugins as they are", instead: "take a value or a function in the options",
+	},
+	{
 		rooms: []string{"internal/reconcile/..."}, never: []string{"internal/iriserver/...", "internal/config/..."},
 		why: "the reconciler works from the store whoever fills it", instead: "take a value in the options",
 	},
@@ -59,7 +63,7 @@ var rules = []rule{
 		never: []string{
 			"internal/vmm/cloudhypervisor/...", "internal/vmm/qemu/...", "internal/volume/localdisk/...",
 			"internal/volume/ceph/...", "network/isolated/...", "network/user/...",
-			"network/bridge/...", "network/apinet/...",
+			"network/providernet/...", "network/apinet/...",
 		},
 		why: "they work with every driver and plugin", instead: "use the seam; cmd passes the driver in",
 	},
@@ -82,8 +86,8 @@ var rules = []rule{
 		why: "what is for tests stays out of the daemon", instead: "move it to internal if the daemon needs it",
 	},
 	{
-		rooms: []string{"..."}, except: []string{"test/...", "internal/vmm/vmmtest/..."},
-		never: []string{"internal/vmm/vmmtest/...", "internal/vmm/process/processtest/..."},
+		rooms: []string{"..."}, except: []string{"test/...", "internal/vmm/vmmtest/...", "network/networktest/..."},
+		never: []string{"internal/vmm/vmmtest/...", "internal/vmm/process/processtest/...", "network/networktest/..."},
 		why:   "conformance suites and fakes are for tests", instead: "import it from a _test.go file",
 	},
 	{
@@ -158,6 +162,8 @@ func TestTheRulesCatchViolations(t *testing.T) {
 		"a driver imports the store":                 {"internal/vmm/qemu/a.go", module + "/internal/store", true},
 		"a driver imports its seam":                  {"internal/vmm/qemu/a.go", module + "/internal/vmm", false},
 		"a plugin imports the configuration":         {"internal/volume/ceph/a.go", module + "/internal/config", true},
+		"a network plugin imports the daemon":        {"network/apinet/a.go", module + "/internal/machine", true},
+		"a network plugin imports the seam":          {"network/apinet/a.go", module + "/network", false},
 		"machine imports anything":                   {"internal/machine/a.go", module + "/internal/vmm", true},
 		"machine imports the standard library":       {"internal/machine/a.go", "fmt", false},
 		"the store imports machine":                  {"internal/store/a.go", module + "/internal/machine", false},

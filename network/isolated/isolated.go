@@ -8,35 +8,24 @@ package isolated
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/tap"
 )
 
 // Name is the plugin's name in configuration and records.
 const Name = "isolated"
 
-// Taps makes and removes tap devices on the host.
-type Taps interface {
-	// Ensure makes the persistent tap, up and without any address, and marks it as owner's. Idempotent; a device of
-	// that name with another owner is an error.
-	Ensure(ctx context.Context, name, owner string) error
-	// List returns the owner of each tap whose name could be TapName's; "" = none is marked.
-	List(ctx context.Context) (map[string]string, error)
-	// Remove removes the tap; nil if there is none, an error if it is another owner's.
-	Remove(ctx context.Context, name, owner string) error
-}
-
 // Options is what the plugin is made of.
 type Options struct {
 	// Taps is needed when the hypervisor cannot make an isolated interface by itself (Cloud Hypervisor): each
 	// interface then hangs on a tap that is connected to nothing. May be nil when it can (QEMU).
-	Taps Taps
+	Taps tap.Host
 	// Native says that the hypervisor makes isolated interfaces by itself. Taps then serves only to remove those of
 	// machines that another hypervisor ran before the configuration changed.
 	Native bool
@@ -44,7 +33,7 @@ type Options struct {
 
 // Plugin implements network.Plugin.
 type Plugin struct {
-	taps   Taps
+	taps   tap.Host
 	native bool
 }
 
@@ -62,26 +51,45 @@ func (p *Plugin) Identity(network.Interface) string { return Name }
 
 // Apply makes the interface's tap, if one is needed; it is ready at once.
 func (p *Plugin) Apply(ctx context.Context, req network.Request) (network.Result, error) {
-	result := network.Result{
-		State: network.StateReady, Handle: handle(req.Ref()), MAC: req.MAC, Backend: network.BackendIsolated,
+	if err := ctx.Err(); err != nil {
+		return network.Result{}, err
 	}
 	if p.native {
-		return result, nil
+		return network.Result{
+			State: network.StateReady, Handle: handle(req.Ref()), MAC: req.MAC, Backend: network.BackendIsolated,
+		}, nil
 	}
-	result.Backend, result.Tap = network.BackendTap, TapName(req.MachineID, req.Interface.Name)
-	if err := p.taps.Ensure(ctx, result.Tap, handle(req.Ref())); err != nil {
-		return network.Result{}, fmt.Errorf("make tap %s: %w", result.Tap, err)
+	name := tap.Name(req.MachineID, req.Interface.Name)
+	device, err := p.taps.Ensure(ctx, tap.Spec{Name: name, Owner: handle(req.Ref())})
+	switch {
+	case errors.Is(err, tap.ErrNotOwner):
+		return network.Result{State: network.StateFailed, Reason: "DeviceForeign", Message: fmt.Sprintf("tap %s: %v", name, err)}, nil
+	case errors.Is(err, tap.ErrLimit):
+		return network.Result{State: network.StateFailed, Reason: "DeviceLimit", Message: fmt.Sprintf("tap %s: %v", name, err)}, nil
+	case err != nil:
+		return network.Result{}, fmt.Errorf("make tap %s: %w", name, err)
 	}
+	result := ready(req.Ref(), device)
+	result.MAC = req.MAC
 	return result, nil
 }
 
-// Delete removes the interface's tap, if it has one, whichever hypervisor it was made for.
+// ready has one pair of queues: more would speed up nothing.
+func ready(ref network.Ref, d tap.Device) network.Result {
+	return network.Result{State: network.StateReady, Handle: handle(ref), Backend: network.BackendTap, Tap: d.Name, MTU: d.MTU}
+}
+
+// Delete removes the interface's tap, if it has one, whichever hypervisor it was made for. A device of the name that is
+// somebody else's is none of the interface's.
 func (p *Plugin) Delete(ctx context.Context, ref network.Ref) (network.Result, error) {
+	if err := ctx.Err(); err != nil {
+		return network.Result{}, err
+	}
 	if p.taps == nil {
 		return network.Result{State: network.StateAbsent}, nil
 	}
-	name := TapName(ref.MachineID, ref.Name)
-	if err := p.taps.Remove(ctx, name, handle(ref)); err != nil {
+	name := tap.Name(ref.MachineID, ref.Name)
+	if err := p.taps.Remove(ctx, name, handle(ref)); err != nil && !errors.Is(err, tap.ErrNotOwner) {
 		return network.Result{}, fmt.Errorf("remove tap %s: %w", name, err)
 	}
 	return network.Result{State: network.StateAbsent}, nil
@@ -89,53 +97,51 @@ func (p *Plugin) Delete(ctx context.Context, ref network.Ref) (network.Result, e
 
 // Observe looks for the interface's tap. One that the hypervisor makes by itself leaves no trace on the host.
 func (p *Plugin) Observe(ctx context.Context, ref network.Ref) (network.Result, error) {
-	if p.taps == nil {
-		return network.Result{State: network.StateAbsent}, nil
-	}
-	taps, err := p.taps.List(ctx)
+	devices, err := p.marked(ctx)
 	if err != nil {
-		return network.Result{}, fmt.Errorf("list taps: %w", err)
+		return network.Result{}, err
 	}
-	name := TapName(ref.MachineID, ref.Name)
-	if taps[name] != handle(ref) {
-		return network.Result{State: network.StateAbsent}, nil
+	if d, ok := devices[ref]; ok {
+		return ready(ref, d), nil
 	}
-	return network.Result{State: network.StateReady, Handle: handle(ref), Backend: network.BackendTap, Tap: name}, nil
+	return network.Result{State: network.StateAbsent}, nil
 }
 
 // List returns the interfaces whose taps are marked as this plugin's.
 func (p *Plugin) List(ctx context.Context) ([]network.Ref, error) {
+	devices, err := p.marked(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.SortedFunc(maps.Keys(devices), func(a, b network.Ref) int { return strings.Compare(a.String(), b.String()) }), nil
+}
+
+// marked returns the taps with this plugin's mark.
+func (p *Plugin) marked(ctx context.Context) (map[network.Ref]tap.Device, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if p.taps == nil {
 		return nil, nil
 	}
-	taps, err := p.taps.List(ctx)
+	devices, err := p.taps.List(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list taps: %w", err)
 	}
-	var refs []network.Ref
-	for tap, owner := range taps {
-		rest, ok := strings.CutPrefix(owner, "isolated://")
+	out := map[network.Ref]tap.Device{}
+	for _, d := range devices {
+		rest, ok := strings.CutPrefix(d.Owner, scheme)
 		id, name, both := strings.Cut(rest, "/")
-		if ok && both && TapName(id, name) == tap {
-			refs = append(refs, network.Ref{MachineID: id, Name: name})
+		if ok && both && tap.Name(id, name) == d.Name {
+			out[network.Ref{MachineID: id, Name: name}] = d
 		}
 	}
-	slices.SortFunc(refs, func(a, b network.Ref) int { return strings.Compare(a.String(), b.String()) })
-	return refs, nil
+	return out, nil
 }
 
 // Events is nil: nothing changes by itself.
 func (p *Plugin) Events(context.Context) <-chan network.Ref { return nil }
 
-const tapPrefix = "chp"
+const scheme = Name + "://"
 
-// TapName is the name of an interface's tap: "chp" and 11 hex digits, the 15 bytes less one that Linux allows.
-func TapName(machineID, nic string) string {
-	sum := sha256.Sum256([]byte("tap\x00" + machineID + "\x00" + nic))
-	return tapPrefix + hex.EncodeToString(sum[:])[:11]
-}
-
-func handle(ref network.Ref) string { return "isolated://" + ref.String() }
-
-// ErrNotOwner says that a device of the name exists and belongs to somebody else.
-var ErrNotOwner = errors.New("the device belongs to somebody else")
+func handle(ref network.Ref) string { return scheme + ref.String() }

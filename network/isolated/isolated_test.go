@@ -1,90 +1,74 @@
 // SPDX-FileCopyrightText: 2026 IronCore contributors
 // SPDX-License-Identifier: Apache-2.0
 
-package isolated
+package isolated_test
 
 import (
-	"context"
-	"errors"
-	"maps"
+	"fmt"
 	"testing"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/isolated"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/networktest"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/tap"
 )
 
-// taps is an imaginary host: the owner of each tap by name.
-type taps map[string]string
-
-func (t taps) Ensure(_ context.Context, name, owner string) error {
-	if other, ok := t[name]; ok && other != owner {
-		return ErrNotOwner
-	}
-	t[name] = owner
-	return nil
+var request = network.Request{
+	MachineID: networktest.MachineA, Interface: network.Interface{Name: "primary"}, MAC: "02:00:00:00:00:01",
 }
 
-func (t taps) List(context.Context) (map[string]string, error) { return t, nil }
-
-func (t taps) Remove(_ context.Context, name, owner string) error {
-	if other, ok := t[name]; ok && other != owner {
-		return ErrNotOwner
+func setup(host tap.Host) networktest.Setup {
+	return networktest.Setup{
+		New:  func(*testing.T) network.Plugin { return isolated.New(isolated.Options{Taps: host}) },
+		Same: &network.Interface{NetworkID: "any", IPs: []string{"10.0.0.1"}, Attributes: map[string]string{"a": "b"}},
 	}
-	delete(t, name)
-	return nil
 }
 
-var request = network.Request{MachineID: "11111111-1111-4111-8111-111111111111", Interface: network.Interface{Name: "primary"}, MAC: "02:00:00:00:00:01"}
-
-func TestATapIsMadeOnceAndRemoved(t *testing.T) {
-	host := taps{}
-	p := New(Options{Taps: host})
-	first, err := p.Apply(t.Context(), request)
-	if err != nil || first.Backend != network.BackendTap || first.Tap == "" || first.Handle == "" || first.State != network.StateReady {
-		t.Fatalf("Apply = %+v, %v", first, err)
-	}
-	if seen, err := p.Observe(t.Context(), request.Ref()); err != nil || seen.State != network.StateReady || seen.Tap != first.Tap {
-		t.Errorf("Observe = %+v, %v", seen, err)
-	}
-	if refs, err := p.List(t.Context()); err != nil || len(refs) != 1 || refs[0] != request.Ref() {
-		t.Errorf("List = %v, %v", refs, err)
-	}
-	again, err := p.Apply(t.Context(), request)
-	if err != nil || again.Handle != first.Handle || again.MAC != first.MAC || again.Tap != first.Tap || len(host) != 1 {
-		t.Errorf("again = %+v, %v; taps %v", again, err, host)
-	}
-	for range 2 {
-		if _, err := p.Delete(t.Context(), request.Ref()); err != nil || len(host) != 0 {
-			t.Errorf("Delete = %v; taps %v", err, host)
+func TestItConformsOnImaginaryTaps(t *testing.T) {
+	host := &networktest.Taps{}
+	s := setup(host)
+	s.Occupy = func(_ *testing.T, ref network.Ref) func() error {
+		name := tap.Name(ref.MachineID, ref.Name)
+		host.Put(tap.Device{Name: name, Owner: "somebody else"})
+		before, _ := host.Get(name)
+		return func() error {
+			if now, _ := host.Get(name); now != before {
+				return fmt.Errorf("%+v became %+v", before, now)
+			}
+			return nil
 		}
 	}
+	networktest.Conformance(t, s)
+}
+
+func TestItConformsWhereTheHypervisorDoesAll(t *testing.T) {
+	networktest.Conformance(t, networktest.Setup{
+		New:       func(*testing.T) network.Plugin { return isolated.New(isolated.Options{}) },
+		Traceless: true,
+	})
 }
 
 func TestATapOfAnotherHypervisorIsRemovedToo(t *testing.T) {
-	host := taps{}
-	if _, err := New(Options{Taps: host}).Apply(t.Context(), request); err != nil {
+	host := &networktest.Taps{}
+	if _, err := isolated.New(isolated.Options{Taps: host}).Apply(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
-	p := New(Options{Taps: host, Native: true})
+	p := isolated.New(isolated.Options{Taps: host, Native: true})
 	if result, err := p.Apply(t.Context(), request); err != nil || result.Backend != network.BackendIsolated {
 		t.Errorf("Apply = %+v, %v", result, err)
 	}
-	if _, err := p.Delete(t.Context(), request.Ref()); err != nil || len(host) != 0 {
-		t.Errorf("Delete = %v; left behind: %v", err, host)
+	if _, err := p.Delete(t.Context(), request.Ref()); err != nil {
+		t.Errorf("Delete = %v", err)
+	}
+	if devices, _ := host.List(t.Context()); len(devices) != 0 {
+		t.Errorf("left behind: %v", devices)
 	}
 }
 
-func TestATapOfSomebodyElseIsLeftAlone(t *testing.T) {
-	host := taps{TapName(request.MachineID, "primary"): "somebody else"}
-	before := maps.Clone(host)
-	p := New(Options{Taps: host})
-	_, applied := p.Apply(t.Context(), request)
-	_, deleted := p.Delete(t.Context(), request.Ref())
-	for call, err := range map[string]error{"Apply": applied, "Delete": deleted} {
-		if !errors.Is(err, ErrNotOwner) {
-			t.Errorf("%s = %v", call, err)
-		}
-	}
-	if !maps.Equal(before, host) {
-		t.Errorf("taps: %v", host)
+func TestAHostWithoutRoomIsAFailureOfTheInterface(t *testing.T) {
+	host := &networktest.Taps{Fail: func(string, string) error { return fmt.Errorf("%w: 1024 exist", tap.ErrLimit) }}
+	got, err := isolated.New(isolated.Options{Taps: host}).Apply(t.Context(), request)
+	if err != nil || got.State != network.StateFailed || got.Reason != "DeviceLimit" || got.Message == "" {
+		t.Errorf("Apply = %+v, %v", got, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/networktest"
 )
 
 func TestAnInterfaceIsReadyAtOnceWithItsForwards(t *testing.T) {
@@ -38,4 +39,18 @@ func TestAHypervisorWithoutUserNetworkIsRefusedAtStart(t *testing.T) {
 	if _, err := New(Options{}); err == nil {
 		t.Error("accepted")
 	}
+}
+
+func TestItConforms(t *testing.T) {
+	networktest.Conformance(t, networktest.Setup{
+		New: func(t *testing.T) network.Plugin {
+			p, err := New(Options{Supported: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		},
+		Same:      &network.Interface{NetworkID: "any", IPs: []string{"10.0.0.1"}},
+		Traceless: true,
+	})
 }

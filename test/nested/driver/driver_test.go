@@ -18,7 +18,7 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/cloudhypervisor"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/vmmtest"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/network/isolated"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/tap"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/test/guest"
 )
 
@@ -105,8 +105,8 @@ func config(t *testing.T, files guest.Files, tap string, ref vmm.Ref) vmm.Config
 func makeTap(t *testing.T) string {
 	t.Helper()
 	const owner = "conformance"
-	taps, name := isolated.NewHostTaps(), isolated.TapName(owner, "primary")
-	if err := taps.Ensure(t.Context(), name, owner); err != nil {
+	taps, name := tap.Kernel{}, tap.Name(owner, "primary")
+	if _, err := taps.Ensure(t.Context(), tap.Spec{Name: name, Owner: owner}); err != nil {
 		t.Logf("SKIPPED IN PART: the guests have no network interface: %v", err)
 		return ""
 	}

@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package networktest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const inside = "NETWORKTEST_NAMESPACE"
+
+// InNamespace reports whether the test runs in a network namespace of its own, with nothing but lo. If not, it runs the
+// test once more in a new process that does, takes over its outcome, and returns false: the caller then returns. Where
+// the test may not make a namespace it is skipped and says so.
+func InNamespace(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(inside) == t.Name() {
+		return true
+	}
+	if err := able(); err != nil {
+		t.Skipf("SKIPPED: NOT TESTED on real network devices: %v", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-test.run=^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$", "-test.count=1"}
+	if testing.Verbose() {
+		args = append(args, "-test.v")
+	}
+	if deadline, ok := t.Deadline(); ok {
+		args = append(args, fmt.Sprintf("-test.timeout=%s", untilJustBefore(deadline)))
+	}
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd.Env = append(os.Environ(), inside+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("in a network namespace: %v\n%s", err, out)
+	}
+	if strings.Contains(string(out), "--- SKIP: "+t.Name()+" ") {
+		t.Skipf("%s", out)
+	}
+	t.Logf("in a network namespace:\n%s", out)
+	return false
+}
+
+// able says what is missing for network devices of one's own.
+func able() error {
+	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("no network namespace can be made (CAP_SYS_ADMIN is needed): %w", err)
+	}
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open /dev/net/tun: %w", err)
+	}
+	return unix.Close(fd)
+}
