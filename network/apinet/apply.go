@@ -128,6 +128,9 @@ func (p *Plugin) remove(ctx context.Context, client dynamic.Interface, o object)
 	case err != nil:
 		return fmt.Errorf("delete network interface %s/%s: %w", o.namespace, o.name, err)
 	}
+	p.mu.Lock()
+	p.asked(o)
+	p.mu.Unlock()
 	return nil
 }
 

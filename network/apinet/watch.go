@@ -116,6 +116,17 @@ func (p *Plugin) note(o object) {
 	p.objects[o.ref()] = list
 }
 
+// asked notes that an object is being deleted before the watch says so; it must be called with the lock held.
+func (p *Plugin) asked(o object) {
+	list := slices.Clone(p.objects[o.ref()])
+	for i := range list {
+		if list[i].uid == o.uid {
+			list[i].deleting = true
+			p.objects[o.ref()] = list
+		}
+	}
+}
+
 // forget takes an object out; it must be called with the lock held.
 func (p *Plugin) forget(o object) {
 	const remembered = 4096
