@@ -83,8 +83,9 @@ func assemble(
 		return nil, err
 	}
 	if p.images, err = image.New(image.Options{
-		Dir: filepath.Join(cfg.StateDir, "images"), PlainHTTP: cfg.Images.PlainHTTP, DockerConfig: cfg.Images.DockerConfig,
+		Dir: filepath.Join(cfg.StateDir, imagesDir), PlainHTTP: cfg.Images.PlainHTTP, DockerConfig: cfg.Images.DockerConfig,
 		MaxPulls: cfg.Images.MaxConcurrentPulls, RetryMax: cfg.Reconcile.MaxBackoff, Logger: log,
+		Budget: image.Amount(cfg.Images.Budget), Reserve: image.Amount(cfg.Images.Reserve), References: references(st),
 		Observer: (&pulls{parts: p, store: st, events: events}).observe,
 	}); err != nil {
 		return nil, err

@@ -59,7 +59,7 @@ as a Cloud Hypervisor process, or a QEMU process where Cloud Hypervisor or KVM i
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; \"%s --help\" lists what there is", err, cmd.CommandPath())
 	})
-	root.AddCommand(newServe(), newCheck(), newConfig(), newConsole(), newMachines(), newEvents(), newVersion())
+	root.AddCommand(newServe(), newCheck(), newConfig(), newConsole(), newMachines(), newEvents(), newImages(), newVersion())
 	return root
 }
 

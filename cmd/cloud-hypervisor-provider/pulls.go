@@ -61,7 +61,11 @@ func (p *pulls) describe(ev image.Event) (kind, reason, text string) {
 			return "", "", ""
 		}
 		p.quarters[ev.Ref] = quarter
-		return reconcile.Normal, "PullingImage", fmt.Sprintf("image %s: %d/4 of %d MiB pulled", ev.Ref, quarter, ev.Total>>20)
+		doing := "pulled"
+		if ev.Verifying {
+			doing = "verified"
+		}
+		return reconcile.Normal, "PullingImage", fmt.Sprintf("image %s: %d/4 of %d MiB %s", ev.Ref, quarter, ev.Total>>20, doing)
 	case image.PullSucceeded:
 		delete(p.quarters, ev.Ref)
 		return reconcile.Normal, "ImagePullSucceeded", "image " + ev.Ref + " is here"
