@@ -51,6 +51,9 @@ func (p *pulls) describe(ev image.Event) (kind, reason, text string) {
 	switch ev.Kind {
 	case image.PullStarted:
 		delete(p.quarters, ev.Ref)
+		if ev.Verifying {
+			return reconcile.Normal, "PullingImage", "verifying image " + ev.Ref + ", which is in the cache"
+		}
 		return reconcile.Normal, "PullingImage", "pulling image " + ev.Ref
 	case image.PullProgress:
 		if ev.Total <= 0 {

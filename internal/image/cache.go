@@ -214,7 +214,7 @@ func New(o Options) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	removed, err := d.cleanUp(o.Clock.Now())
+	removed, err := d.cleanUp(o.Clock.Now(), func(digest.Digest) bool { return false })
 	if err != nil {
 		return nil, err
 	}
@@ -310,7 +310,7 @@ func (c *Cache) get(asked string, r reference) (*Image, error) {
 				return img.withRef(asked), nil
 			}
 		}
-		c.startLocked(e, asked)
+		c.startLocked(e, asked, c.loaded[r.digest] != nil) // all of it is there and only not proven
 	}
 	return nil, &PullingError{Ref: asked, Done: e.done.Load(), Total: e.total.Load(), Verifying: e.verifying.Load()}
 }

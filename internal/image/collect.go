@@ -108,7 +108,11 @@ func (c *Cache) free(ctx context.Context, need int64, why string) ([]Removed, er
 // ClearLeftovers removes what killed pulls left: partial downloads and temporary files, images of which a part is
 // missing and that nobody references, and blobs of no image. All of it is a day old at least.
 func (c *Cache) ClearLeftovers(ctx context.Context) error {
-	removed, err := c.disk.cleanUp(c.opts.Clock.Now())
+	removed, err := c.disk.cleanUp(c.opts.Clock.Now(), func(d digest.Digest) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.holds[d] > 0
+	})
 	if len(removed) > 0 {
 		c.opts.Logger.Info("removed stale partial downloads", "files", len(removed))
 	}

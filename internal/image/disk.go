@@ -192,8 +192,8 @@ func (d *disk) tags() ([]tagRecord, error) {
 }
 
 // cleanUp removes partial downloads and temporary files untouched for staleAge. Younger ones may belong to a pull that
-// will resume. It returns the names removed.
-func (d *disk) cleanUp(now time.Time) ([]string, error) {
+// will resume; so does one that keep is true for. It returns the names removed.
+func (d *disk) cleanUp(now time.Time, keep func(digest.Digest) bool) ([]string, error) {
 	dir := filepath.Join(d.dir, "partial")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -201,8 +201,10 @@ func (d *disk) cleanUp(now time.Time) ([]string, error) {
 	}
 	var removed []string
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), "tmp-") && digest.Digest(e.Name()).Validate() != nil {
-			continue // not ours
+		partial := digest.Digest(e.Name())
+		temporary := strings.HasPrefix(e.Name(), "tmp-")
+		if !temporary && (partial.Validate() != nil || keep(partial)) {
+			continue // not ours, or just being taken up
 		}
 		info, err := e.Info()
 		if err != nil || !info.Mode().IsRegular() || now.Sub(info.ModTime()) < staleAge {

@@ -97,6 +97,16 @@ func TestLeftoversOfKilledPullsGoOnceTheyAreOld(t *testing.T) {
 	}
 	c.clock.advance(staleAge + time.Hour)
 	c.set(Use{User: "m", Digest: digest.FromString("an image that is not there")})
+	pull := &entry{} // that takes up the old partial download right now
+	c.hold(pull, orphan)
+	clear()
+	if got := partials(t, c.dir); len(got) != 1 || got[0] != orphan.String() {
+		t.Errorf("left of the downloads is %v", got)
+	}
+	c.Cache.mu.Lock()
+	c.releaseLocked(pull.held)
+	c.Cache.mu.Unlock()
+	c.clock.advance(leaseTime)
 	clear()
 	if _, err := os.Stat(c.disk.blobPath(orphan)); err != nil {
 		t.Error("a blob that may be of an image that is referenced and incomplete was removed")

@@ -99,8 +99,12 @@ func TestAGoodImageIsVerifiedOncePerDaemonWithoutTheRegistry(t *testing.T) {
 	c.Close()
 	h := start(t, c.reg, c.dir, nil)
 	c.reg.srv.Close()
-	if _, said := h.asks(c.ref("a"), a); len(said) == 0 {
-		t.Error("the image was handed out before it was verified")
+	var verifying *PullingError
+	if _, said := h.asks(c.ref("a"), a); len(said) == 0 || !errors.As(said[0], &verifying) || !verifying.Verifying {
+		t.Errorf("before it was verified it was said: %v", said)
+	}
+	if e := <-h.events; e.Kind != PullStarted || !e.Verifying {
+		t.Errorf("first event is %+v, want a start of verifying", e)
 	}
 	for range 3 {
 		if _, said := h.asks(c.ref("a"), a); len(said) != 0 {

@@ -46,17 +46,18 @@ type Event struct {
 	Kind  EventKind
 	Done  int64 // bytes present
 	Total int64 // bytes of all blobs, 0 while unknown
-	// Verifying says of progress that the bytes were in the cache and are proven again.
+	// Verifying says of a start and of progress that the bytes were in the cache and are proven again.
 	Verifying bool
 	Err       error // *PullFailedError
 	RetryAt   time.Time
 	Image     *Image
 }
 
-func (c *Cache) startLocked(e *entry, asked string) {
+func (c *Cache) startLocked(e *entry, asked string, verifying bool) {
 	e.waiting = []string{asked}
 	e.done.Store(0)
 	e.total.Store(0)
+	e.verifying.Store(verifying)
 	c.running++
 	c.pulls.Add(1)
 	go c.run(e)
@@ -67,7 +68,7 @@ func (c *Cache) run(e *entry) {
 	defer c.pulls.Done()
 	log := c.opts.Logger.With("image", e.ref.String())
 	began := c.opts.Clock.Now()
-	c.emit(e, Event{Kind: PullStarted})
+	c.emit(e, Event{Kind: PullStarted, Verifying: e.verifying.Load()})
 
 	img, top, err := c.takeTurn(e)
 	names, failure := c.conclude(e, top, err)
