@@ -21,7 +21,8 @@ import (
 const (
 	// pciSlots are the slots of a segment, less the host bridge's, the random number generator's and the panic
 	// device's.
-	pciSlots = 31 - 2
+	pciSlots = busSlots - 2
+	busSlots = 31
 	maxNICs  = 6
 	// maxDisks leaves a slot for the config disk, one for the guest agent's vsock device and one to spare.
 	maxDisks = pciSlots - maxNICs - 3
@@ -57,9 +58,12 @@ func (d *Driver) Validate(cfg vmm.Config) error {
 		}
 	}
 	for i, nic := range cfg.NICs {
-		if err := validateNIC(fmt.Sprintf("nics[%d]", i), nic, devices); err != nil {
+		if err := validateNIC(fmt.Sprintf("nics[%d]", i), nic, cfg.CPUs, devices); err != nil {
 			return err
 		}
+	}
+	if err := validateFunctions(cfg.NICs); err != nil {
+		return err
 	}
 	if err := d.validateIgnition(cfg.Ignition); err != nil {
 		return err
@@ -98,38 +102,11 @@ func (d *Driver) validateShape(cfg vmm.Config) error {
 	return nil
 }
 
-func validateDisk(field string, disk vmm.Disk, seen map[string]bool) error {
+// validateID also keeps off the ids that the VMM reserves, and sees to it that an id tells what it is of.
+func validateID(field, id string, c deviceClass, seen map[string]bool) error {
 	switch {
-	case !filepath.IsAbs(disk.Path):
-		return machine.InvalidField(field+".path", "%q is not an absolute path", disk.Path)
-	case len(disk.Serial) > maxSerial:
-		return machine.InvalidField(field+".serial", "%q has %d bytes, at most %d are possible", disk.Serial, len(disk.Serial), maxSerial)
-	}
-	return validateID(field, disk.ID, seen)
-}
-
-func validateNIC(field string, nic vmm.NIC, seen map[string]bool) error {
-	switch nic.Kind {
-	case vmm.NICTap:
-	case vmm.NICIsolated, vmm.NICUser:
-		return machine.Errorf(machine.Unimplemented, "%s: Cloud Hypervisor has no network interface of kind %q; it needs a tap device", field, nic.Kind)
-	default:
-		return machine.InvalidField(field+".kind", "%q is not known", nic.Kind)
-	}
-	switch {
-	case nic.Tap == "":
-		return machine.InvalidField(field+".tap", "must not be empty")
-	case nic.MAC == "":
-		return machine.InvalidField(field+".mac", "must not be empty")
-	}
-	return validateID(field, nic.ID, seen)
-}
-
-// validateID also keeps off the ids that the VMM reserves.
-func validateID(field, id string, seen map[string]bool) error {
-	switch {
-	case id == "" || strings.HasPrefix(id, "_"):
-		return machine.InvalidField(field+".id", "%q must neither be empty nor begin with an underscore", id)
+	case !c.owns(id):
+		return machine.InvalidField(field+".id", "%q does not begin with %q", id, vmm.DeviceID(string(c), ""))
 	case seen[id]:
 		return machine.InvalidField(field+".id", "%q is not unique in the machine", id)
 	}
@@ -165,7 +142,7 @@ func (d *Driver) vmConfig(cfg vmm.Config, major int) api.VMConfig {
 	p := pathsOf(cfg.Ref)
 	c := api.VMConfig{
 		CPUs:     api.CPUs{Boot: cfg.CPUs, Max: cfg.CPUs},
-		Memory:   api.Memory{Size: cfg.MemoryBytes},
+		Memory:   api.Memory{Size: cfg.MemoryBytes, Shared: d.opts.SharedMemory},
 		Payload:  d.payload(cfg.Boot),
 		RNG:      &api.RNG{Src: "/dev/urandom"},
 		Serial:   &api.Serial{Mode: api.ConsoleSocket, Socket: p.serial},
@@ -174,9 +151,8 @@ func (d *Driver) vmConfig(cfg vmm.Config, major int) api.VMConfig {
 		PVPanic:  true,
 	}
 	for _, disk := range cfg.Disks {
-		c.Disks = append(c.Disks, api.Disk{
-			ID: disk.ID, Path: disk.Path, ReadOnly: disk.ReadOnly, Serial: disk.Serial, ImageType: api.ImageTypeRaw,
-		})
+		c.Disks = append(c.Disks, diskOf(disk))
+		c.Memory.Shared = c.Memory.Shared || disk.VhostUser != ""
 	}
 	if cfg.Ignition != nil && cfg.Ignition.Transport == vmm.IgnitionDisk {
 		// Last, so that the guest's own disks keep their order.
@@ -185,8 +161,11 @@ func (d *Driver) vmConfig(cfg vmm.Config, major int) api.VMConfig {
 		})
 	}
 	for _, nic := range cfg.NICs {
-		// No MTU and no host MAC: setting them needs a privilege that a tap which is up already does not.
-		c.Net = append(c.Net, api.Net{ID: nic.ID, Tap: nic.Tap, MAC: nic.MAC, NumQueues: 2})
+		if nic.Kind == vmm.NICPCI {
+			c.Devices = append(c.Devices, functionOf(nic))
+		} else {
+			c.Net = append(c.Net, netOf(nic))
+		}
 	}
 	if cfg.GuestAgent {
 		c.Vsock = &api.Vsock{ID: agentID, CID: agentCID, Socket: p.vsock}
@@ -194,7 +173,11 @@ func (d *Driver) vmConfig(cfg vmm.Config, major int) api.VMConfig {
 	if d.opts.Landlock {
 		c.LandlockEnable = true
 		// The runtime directory, since the serial socket is made anew when the guest restarts.
-		for _, path := range append([]string{cfg.RuntimeDir}, d.opts.LandlockPaths...) {
+		paths := append([]string{cfg.RuntimeDir}, d.opts.LandlockPaths...)
+		if len(c.Devices) > 0 {
+			paths = append(paths, vfioDir) // the VMM's own rules do not cover it
+		}
+		for _, path := range paths {
 			c.LandlockRules = append(c.LandlockRules, api.LandlockRule{Path: path, Access: "rw"})
 		}
 	}
@@ -221,9 +204,19 @@ func platform(cfg vmm.Config, major int) *api.Platform {
 	return p
 }
 
-// sameDefinition compares what vmConfig sets with what a VMM says it has. A config disk is compared by its path.
+// sameDefinition compares what vmConfig sets with what a VMM says it has. A config disk is compared by its path, a
+// network interface whose tap was passed as a descriptor by its MAC and queues: see sameTaps.
 func sameDefinition(want, have api.VMConfig) bool {
-	return reflect.DeepEqual(canonical(want), canonical(have))
+	a, b := canonical(want), canonical(have)
+	if len(a.Net) != len(b.Net) {
+		return false
+	}
+	for i := range b.Net {
+		if b.Net[i].FDs != nil {
+			a.Net[i].Tap, b.Net[i].FDs = "", nil
+		}
+	}
+	return reflect.DeepEqual(a, b)
 }
 
 // canonical gives the UUID one name and makes no difference between none and nothing.
@@ -235,6 +228,7 @@ func canonical(c api.VMConfig) api.VMConfig {
 	c.Platform = &p
 	c.Disks = append([]api.Disk{}, c.Disks...)
 	c.Net = append([]api.Net{}, c.Net...)
+	c.Devices = append([]api.Device{}, c.Devices...)
 	c.LandlockRules = append([]api.LandlockRule{}, c.LandlockRules...)
 	return c
 }

@@ -52,10 +52,24 @@ func newFake(t *testing.T, script fakech.Script) *cloudhypervisor.Driver {
 		t.Fatal(err)
 	}
 	return newDriver(t, cloudhypervisor.Options{
-		Binary: fakeBinary,
-		Arch:   "amd64",
-		Env:    []string{fakech.ScriptEnv + "=" + path},
+		Binary:  fakeBinary,
+		Arch:    "amd64",
+		Env:     []string{fakech.ScriptEnv + "=" + path},
+		OpenTap: openNothing,
 	})
+}
+
+// openNothing stands for a tap, which a fake does not look at.
+func openNothing(_ string, queues int) ([]*os.File, error) {
+	var files []*os.File
+	for range max(queues, 1) {
+		f, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
 }
 
 func newDriver(t *testing.T, o cloudhypervisor.Options) *cloudhypervisor.Driver {
@@ -83,7 +97,7 @@ func directBoot(t *testing.T, ref vmm.Ref, kernel []byte) vmm.Config {
 	if err := os.WriteFile(cfg.Boot.Kernel, kernel, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"root", "data"} {
+	for _, name := range []string{"root", "spare"} {
 		path := filepath.Join(ref.StateDir, name+".raw")
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -119,6 +133,7 @@ func TestTheDriverConformsOnFakes(t *testing.T) {
 				Guest: vmmtest.Guest{
 					ObeysPowerButton: true,
 					Agent:            script.QGAPort != 0,
+					Plug:             fakePlug(),
 					PowerOff:         func(_ context.Context, g vmmtest.Running) error { return control(g.Ref).PowerOff() },
 					Reset:            func(_ context.Context, g vmmtest.Running) error { return control(g.Ref).Reset() },
 					IgnitionText: func(transport vmm.IgnitionTransport, payload []byte) string {
@@ -130,6 +145,19 @@ func TestTheDriverConformsOnFakes(t *testing.T) {
 				},
 			})
 		})
+	}
+}
+
+// fakePlug is how the guest of a fake takes to devices that come and go.
+func fakePlug() vmmtest.Plug {
+	return vmmtest.Plug{
+		Hold: func(_ context.Context, g vmmtest.Running, hold bool) error { return control(g.Ref).HoldEject(hold) },
+		NIC: func(_ *testing.T, ref vmm.Ref, name string) vmm.NIC {
+			return vmm.NIC{ID: vmm.DeviceID("nic", name), MAC: machine.MAC(ref.MachineID, name), Kind: vmm.NICTap, Tap: "tap1"}
+		},
+		Sees: func(ctx context.Context, g vmmtest.Running, disk vmm.Disk, size int64) error {
+			return g.Await(ctx, fmt.Sprintf("disk %s %d", disk.Serial, size))
+		},
 	}
 }
 
@@ -182,6 +210,7 @@ func TestTheDriverConformsOnARealVMM(t *testing.T) {
 		Config:   func(t *testing.T, ref vmm.Ref) vmm.Config { return directBoot(t, ref, vmmtest.TinyGuest()) },
 		BootText: vmmtest.TinyGuestReady,
 		Guest: vmmtest.Guest{
+			Plug:     vmmtest.Plug{Deaf: true},
 			PowerOff: typing("!"),
 			Reset:    typing("~"),
 			IgnitionText: func(transport vmm.IgnitionTransport, payload []byte) string {

@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 
@@ -52,7 +50,8 @@ func (v *conn) Inspect(ctx context.Context) (vmm.Observation, error) {
 		return vmm.Observation{}, fail(doing, err)
 	}
 	o.MachineID = strings.ToLower(info.Config.MachineUUID())
-	o.Disks, o.NICs = devices(info)
+	held := holdingsOf(info)
+	o.Disks, o.NICs, o.Leaving = held.all(disks), held.all(nics), held.leavingIDs()
 	switch info.State {
 	case api.StateCreated, api.StateShutdown:
 		o.State = vmm.StateIdle
@@ -64,32 +63,6 @@ func (v *conn) Inspect(ctx context.Context) (vmm.Observation, error) {
 		return vmm.Observation{}, machine.Errorf(machine.Unavailable, "%s: the state %.40q is not known", doing, info.State)
 	}
 	return o, nil
-}
-
-// devices returns the ids of disks and network interfaces, sorted, without the config disk. A device whose removal
-// waits for the guest has left the configuration but not the device tree, nor the guest.
-func devices(info api.Info) (disks, nics []string) {
-	for _, d := range info.Config.Disks {
-		disks = append(disks, d.ID)
-	}
-	for _, n := range info.Config.Net {
-		nics = append(nics, n.ID)
-	}
-	for id := range maps.Keys(info.DeviceTree) {
-		switch {
-		case strings.HasPrefix(id, vmm.DeviceID("disk", "")):
-			disks = append(disks, id)
-		case strings.HasPrefix(id, vmm.DeviceID("nic", "")):
-			nics = append(nics, id)
-		}
-	}
-	disks = slices.DeleteFunc(disks, func(id string) bool { return id == configDiskID })
-	return sortedSet(disks), sortedSet(nics)
-}
-
-func sortedSet(s []string) []string {
-	slices.Sort(s)
-	return slices.Compact(s)
 }
 
 // identify asks who the VM is. Defined is false when there is none, which is nobody's.

@@ -6,6 +6,7 @@ package cloudhypervisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
@@ -21,28 +22,80 @@ func (v *conn) Create(ctx context.Context, cfg vmm.Config) error {
 	if cfg.Ref != v.ref {
 		return machine.Errorf(machine.Invalid, "create VM: the configuration is of machine %s, the connection of %s", cfg.MachineID, v.ref.MachineID)
 	}
+	for i, d := range cfg.Disks {
+		if d.VhostUser == "" { // a server is asked before it is needed, at boot
+			if err := checkDisk(ctx, fmt.Sprintf("disks[%d]", i), d); err != nil {
+				return err
+			}
+		}
+	}
 	want := v.driver.vmConfig(cfg, v.major)
 	return v.change(ctx, "create VM", func(info api.Info, defined bool) error {
 		if defined {
-			idle := info.State == api.StateCreated || info.State == api.StateShutdown
-			if !idle || sameDefinition(want, info.Config) {
+			if !idle(info) || sameDefinition(want, info.Config) && v.sameTaps(ctx, cfg, info.Config) {
 				return nil
 			}
 			if err := v.client.Delete(ctx); err != nil {
 				return err
 			}
 		}
-		return v.define(ctx, want)
+		return v.define(ctx, want, cfg.NICs)
 	})
 }
 
-// define creates the VM where none is. A create that fails over the consoles leaves its configuration behind, which
-// then looks like a VM that is defined: it is deleted, unless there was no answer and nobody knows.
-func (v *conn) define(ctx context.Context, want api.VMConfig) error {
+// sameTaps looks whether the descriptors that the VMM has of taps still lead to them. One of a tap that was removed
+// meanwhile would make the next boot fail and cost the VM that interface.
+func (v *conn) sameTaps(ctx context.Context, cfg vmm.Config, have api.VMConfig) bool {
+	taps := map[string]string{}
+	for _, nic := range cfg.NICs {
+		taps[nic.ID] = nic.Tap
+	}
+	ping, err := v.client.Ping(ctx)
+	if err != nil || ping.PID == 0 {
+		return true
+	}
+	for _, net := range have.Net {
+		for _, fd := range net.FDs {
+			if name, known := tapBehind(ping.PID, fd); known && name != taps[net.ID] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// define creates the VM where none is: first without network interfaces, which are added before it boots, since
+// descriptors of taps are taken only then. A create that fails over the consoles leaves its configuration behind, which
+// then looks like a VM that is defined: it is deleted, unless there was no answer and nobody knows. So is one that an
+// interface could not be added to.
+func (v *conn) define(ctx context.Context, want api.VMConfig, all []vmm.NIC) error {
 	if err := v.clearConsole(ctx); err != nil {
 		return err
 	}
+	plugs := make([]plug, 0, len(all))
+	defer func() {
+		for _, p := range plugs {
+			p.close()
+		}
+	}()
+	byName := true
+	for _, nic := range all {
+		p, err := v.driver.openPlug(nic)
+		if err != nil {
+			return err
+		}
+		plugs = append(plugs, p)
+		byName = byName && len(p.taps) == 0
+	}
+	if byName {
+		plugs = nil
+	} else {
+		want.Net, want.Devices = nil, nil
+	}
 	err := v.client.Create(ctx, want)
+	for i := 0; err == nil && i < len(plugs); i++ {
+		err = v.addNIC(ctx, plugs[i])
+	}
 	if err == nil || errors.Is(err, api.ErrUnavailable) || errors.Is(err, api.ErrAlreadyCreated) {
 		return err
 	}
@@ -73,6 +126,13 @@ func (v *conn) Boot(ctx context.Context) error {
 			return nil
 		case info.State == api.StatePaused:
 			return v.client.Resume(ctx)
+		}
+		for _, d := range info.Config.Disks {
+			if d.VhostUser {
+				if err := pingVhostUser(ctx, d.VhostSocket); err != nil {
+					return err
+				}
+			}
 		}
 		return v.boot(ctx)
 	})

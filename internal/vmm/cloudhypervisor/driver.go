@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"runtime"
 	"time"
@@ -36,6 +37,15 @@ type Options struct {
 	// LandlockPaths may be read and written besides: directories that later volumes and devices come from.
 	LandlockPaths []string
 
+	// SharedMemory gives every guest memory that other processes can map, without which no vhost-user disk can be
+	// plugged in later. A machine that is defined with such a disk gets it anyway. Default off: transparent huge pages
+	// serve private memory better.
+	SharedMemory bool
+
+	// OpenTap opens a tap that exists, once for each pair of queues (0 = once, on a tap without IFF_MULTI_QUEUE). The
+	// files are closed when the VMM has them. ErrTapByName makes the VMM open it by its name. Default: /dev/net/tun.
+	OpenTap func(name string, queues int) ([]*os.File, error)
+
 	Env      []string     // "KEY=value" for the VMM; default none
 	Timeouts api.Timeouts // default those of package api
 	Logger   *slog.Logger // default none
@@ -54,6 +64,9 @@ var _ vmm.Driver = (*Driver)(nil)
 func New(o Options) (*Driver, error) {
 	if o.Arch == "" {
 		o.Arch = runtime.GOARCH
+	}
+	if o.OpenTap == nil {
+		o.OpenTap = openTap
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -115,6 +128,13 @@ func (d *Driver) Capabilities() vmm.Capabilities {
 		Firmware:     d.opts.Firmware != "",
 		MaxDisks:     maxDisks,
 		MaxNICs:      maxNICs,
+		HotPlug:      true,
+		PCINIC:       true,
+		Qcow2:        true,
+		DiskLimits:   true,
+
+		VhostUserDisk: true,
+		Cache:         cachePolicies(),
 	}
 	if d.opts.Arch == archAMD64 {
 		c.Ignition = []vmm.IgnitionTransport{vmm.IgnitionSMBIOS, vmm.IgnitionDisk}

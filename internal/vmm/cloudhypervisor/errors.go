@@ -25,7 +25,7 @@ func meanings() []meaning {
 		{api.ErrNoConnection, machine.Unavailable},
 		{api.ErrBusy, machine.Unavailable},
 		{api.ErrMigrating, machine.Unavailable},
-		{api.ErrRemovalPending, machine.Unavailable}, // until the guest lets go
+		{api.ErrVhostUser, machine.Unavailable},
 		{api.ErrNoSlot, machine.Exhausted},
 		{api.ErrNoMemory, machine.Exhausted},
 		{api.ErrInvalidConfig, machine.Invalid},
@@ -43,6 +43,12 @@ func meanings() []meaning {
 		{api.ErrMissingFile, machine.FailedPrecondition}, // of a volume or a kernel: the machine itself is there
 		{api.ErrLocked, machine.FailedPrecondition},
 		{api.ErrSocketInUse, machine.FailedPrecondition},
+		{api.ErrRemovalPending, machine.FailedPrecondition},
+		{api.ErrNoPermission, machine.FailedPrecondition},
+		{api.ErrTapGone, machine.FailedPrecondition},
+		{api.ErrTapBusy, machine.FailedPrecondition},
+		{api.ErrSizeMismatch, machine.FailedPrecondition},
+		{api.ErrNoResize, machine.Unimplemented},
 	}
 }
 

@@ -238,7 +238,7 @@ func TestFirmwareBootsADisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := newDriver(t, cloudhypervisor.Options{
-		Binary: fakeBinary, Arch: "amd64", Firmware: firmware, Env: []string{fakech.ScriptEnv + "=" + script},
+		Binary: fakeBinary, Arch: "amd64", Firmware: firmware, Env: []string{fakech.ScriptEnv + "=" + script}, OpenTap: openNothing,
 	})
 	r := rigFor(t, d, fakeConfig)
 	r.cfg.Boot = vmm.Boot{}

@@ -17,6 +17,9 @@ const (
 	PreferredVersion = 53
 	// versionSystemUUID renamed the platform's "uuid".
 	versionSystemUUID = 53
+	// versionOneRemoval alone refuses a second removal of a device that its guest has not let go of; the others ask
+	// the guest once more.
+	versionOneRemoval = 53
 )
 
 var versionForm = regexp.MustCompile(`^(?:cloud-hypervisor )?v?(\d{1,4})\.\d+`)

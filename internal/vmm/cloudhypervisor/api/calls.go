@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"os"
 	"time"
 )
 
@@ -86,9 +87,18 @@ func (c *Client) AddDisk(ctx context.Context, d Disk) (PCIDevice, error) {
 	return c.add(ctx, "vm.add-disk", d)
 }
 
-// AddNet plugs a network interface in; the answer is empty when the guest does not run.
-func (c *Client) AddNet(ctx context.Context, n Net) (PCIDevice, error) {
-	return c.add(ctx, "vm.add-net", n)
+// AddNet plugs a network interface in; the answer is empty when the guest does not run. The descriptors of taps, one
+// for each pair of queues, go beside the request. They stay the caller's to close; those that the server got of a
+// request that it refused stay open in it until it ends.
+func (c *Client) AddNet(ctx context.Context, n Net, taps ...*os.File) (PCIDevice, error) {
+	var d PCIDevice
+	err := c.do(ctx, call{method: http.MethodPut, name: "vm.add-net", timeout: c.timeouts.Long, body: n, answer: &d, files: taps})
+	return d, err
+}
+
+// AddDevice plugs a VFIO device in; the answer is empty when the guest does not run.
+func (c *Client) AddDevice(ctx context.Context, d Device) (PCIDevice, error) {
+	return c.add(ctx, "vm.add-device", d)
 }
 
 // RemoveDevice asks the guest to let go of a device. Only the event device-removed, or the device tree without the

@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"time"
 )
 
@@ -46,6 +47,7 @@ type Options struct {
 // restarted one is never spoken to over a dead connection. It is safe for concurrent use.
 type Client struct {
 	http     *http.Client
+	dial     func(ctx context.Context) (net.Conn, error)
 	timeouts Timeouts
 	slots    chan struct{}
 }
@@ -63,19 +65,21 @@ func New(o Options) (*Client, error) {
 		return nil, fmt.Errorf("api client: timeouts %v, %v, %v: must be positive, the last at least %v",
 			t.Query, t.Change, t.Long, minLongTimeout)
 	}
-	dial := o.Dial
-	if dial == nil {
-		dial = dialUnix
+	dialSocket := o.Dial
+	if dialSocket == nil {
+		dialSocket = dialUnix
 	}
+	dial := func(ctx context.Context) (net.Conn, error) { return dialSocket(ctx, o.Socket) }
 	transport := &http.Transport{
 		DisableKeepAlives:  true,
 		DisableCompression: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return dial(ctx, o.Socket)
+			return dial(ctx)
 		},
 	}
 	return &Client{
 		http:     &http.Client{Transport: transport},
+		dial:     dial,
 		timeouts: t,
 		slots:    make(chan struct{}, maxConcurrent),
 	}, nil
@@ -100,6 +104,7 @@ type call struct {
 	timeout time.Duration
 	body    any
 	answer  any
+	files   []*os.File // sent beside the body
 }
 
 func (c *Client) do(ctx context.Context, k call) error {
@@ -129,6 +134,9 @@ func (c *Client) do(ctx context.Context, k call) error {
 	}
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("User-Agent", "cloud-hypervisor-provider")
+	if len(k.files) > 0 {
+		return c.doWithFiles(req, k)
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return unavailable(k.name, err)

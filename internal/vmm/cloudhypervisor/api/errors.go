@@ -26,6 +26,12 @@ var (
 	ErrNoSlot         = errors.New("no PCI slot is free")
 	ErrLocked         = errors.New("another process has locked the disk")
 	ErrMissingFile    = errors.New("a file is missing")
+	ErrNoPermission   = errors.New("the VMM may not open a file")
+	ErrTapGone        = errors.New("the tap device behind a descriptor is gone")
+	ErrTapBusy        = errors.New("the tap device or file is in use")
+	ErrVhostUser      = errors.New("the vhost-user server does not answer")
+	ErrSizeMismatch   = errors.New("the block device has another size")
+	ErrNoResize       = errors.New("the image cannot be resized")
 	ErrImageType      = errors.New("the disk's image has another type")
 	ErrSocketInUse    = errors.New("a socket's path is in use")
 	ErrBusy           = errors.New("the VMM is busy with an earlier request")
@@ -125,7 +131,13 @@ func errorTexts() []errorText {
 		{"Failed to get Write lock for disk image", ErrLocked},
 		{"Cannot lock images of all block devices", ErrLocked},
 		{"Disk image type does not match", ErrImageType},
+		{"vhost-user: can't connect to peer", ErrVhostUser},
+		{"does not match requested size", ErrSizeMismatch},
+		{"esize not supported with backing file", ErrNoResize}, // block/src/formats/qcow
 		{"Address already in use (os error 98)", ErrSocketInUse},
+		{"File descriptor in bad state (os error 77)", ErrTapGone},
+		{"resource busy (os error 16)", ErrTapBusy},
+		{"Permission denied (os error 13)", ErrNoPermission},
 		{"No such file or directory (os error 2)", ErrMissingFile},
 		{"Cannot allocate memory (os error 12)", ErrNoMemory},
 		{"Failed to validate config", ErrInvalidConfig},

@@ -56,6 +56,7 @@ type VMConfig struct {
 	Payload        *Payload       `json:"payload,omitempty"`
 	Disks          []Disk         `json:"disks,omitempty"`
 	Net            []Net          `json:"net,omitempty"`
+	Devices        []Device       `json:"devices,omitempty"`
 	RNG            *RNG           `json:"rng,omitempty"`
 	Serial         *Serial        `json:"serial,omitempty"`
 	Console        *Console       `json:"console,omitempty"`
@@ -86,25 +87,56 @@ type Payload struct {
 	Initramfs string `json:"initramfs,omitempty"`
 }
 
-// ImageTypeRaw is always given: the server refuses guests' writes to the first sector of an image that it had to
-// recognise as raw by itself.
-const ImageTypeRaw = "Raw"
+// The types of images. One is always given: the server refuses guests' writes to the first sector of an image that it
+// had to recognise as raw by itself.
+const (
+	ImageTypeRaw   = "Raw"
+	ImageTypeQcow2 = "Qcow2"
+)
 
-// Disk is a block device.
+// Disk is a block device: a file or block device at Path, or one that another process serves at VhostSocket.
 type Disk struct {
 	ID        string `json:"id,omitempty"`
 	Path      string `json:"path,omitempty"`
 	ReadOnly  bool   `json:"readonly"`
+	Direct    bool   `json:"direct,omitempty"` // O_DIRECT, and nothing else
 	Serial    string `json:"serial,omitempty"` // at most 20 bytes
 	ImageType string `json:"image_type,omitempty"`
+	// BackingFiles lets a qcow2 image name another file below it, by any path.
+	BackingFiles bool         `json:"backing_files,omitempty"`
+	VhostUser    bool         `json:"vhost_user,omitempty"`
+	VhostSocket  string       `json:"vhost_socket,omitempty"`
+	RateLimiter  *RateLimiter `json:"rate_limiter_config,omitempty"` // refused with VhostUser
 }
 
-// Net is a network interface on a tap device that exists already.
+// RateLimiter bounds reads and writes together, in bytes and in requests. A nil bucket is no bound.
+type RateLimiter struct {
+	Bandwidth *TokenBucket `json:"bandwidth,omitempty"`
+	Ops       *TokenBucket `json:"ops,omitempty"`
+}
+
+// TokenBucket holds Size tokens and is full again after RefillTime milliseconds.
+type TokenBucket struct {
+	Size       int64 `json:"size"`
+	RefillTime int64 `json:"refill_time"`
+}
+
+// Net is a network interface on a tap device that exists already: the one called Tap, or those whose descriptors go
+// with AddNet.
 type Net struct {
 	ID        string `json:"id,omitempty"`
 	Tap       string `json:"tap,omitempty"`
 	MAC       string `json:"mac,omitempty"`
 	NumQueues int    `json:"num_queues,omitempty"` // two for each pair
+	// FDs are the server's own numbers of the descriptors. It tells them and must never be told any: without
+	// descriptors beside the request it takes numbers as the wish for a tap of its own making.
+	FDs []int `json:"fds,omitempty"`
+}
+
+// Device is a function of the host's PCI bus, by VFIO.
+type Device struct {
+	ID   string `json:"id,omitempty"`
+	Path string `json:"path,omitempty"` // below /sys/bus/pci/devices
 }
 
 // RNG is the source of the guest's randomness.

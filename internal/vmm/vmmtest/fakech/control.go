@@ -47,7 +47,8 @@ func (c Control) Panic() error { return c.call(ctlRequest{Op: "panic"}) }
 // Eject makes the guest let go of a removed device.
 func (c Control) Eject(id string) error { return c.call(ctlRequest{Op: "eject", ID: id}) }
 
-// HoldEject says whether the guest keeps devices that are removed from now on.
+// HoldEject says whether the guest keeps the devices that are removed from now on, or lets go of them, and of those
+// that were removed meanwhile.
 func (c Control) HoldEject(hold bool) error {
 	mode := "obey"
 	if hold {

@@ -112,6 +112,9 @@ func (v *vmm) controlWorker(req *ctlRequest, reply *ctlReply) error {
 		return nil
 	case "eject-mode":
 		v.script.Eject = req.Text
+		if v.vm != nil {
+			v.vm.guest.keep(req.Text == "hold")
+		}
 		return nil
 	case "fail-reset":
 		v.script.FailReset = true

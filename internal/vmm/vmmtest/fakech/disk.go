@@ -133,6 +133,13 @@ func (d *disk) lock() *chainError {
 	}
 }
 
+// backed tells whether a qcow2 image names another file below it.
+func (d *disk) backed() bool {
+	head := alignedBlock()
+	n, _ := d.f.ReadAt(head, 0)
+	return n >= 16 && binary.BigEndian.Uint64(head[8:]) != 0
+}
+
 // resize changes the image itself. A raw file is cut without a question; locks are not extended.
 func (d *disk) resize(size uint64) *chainError {
 	if size%sectorSize != 0 {
@@ -151,6 +158,9 @@ func (d *disk) resize(size uint64) *chainError {
 			return fail("", fmt.Sprintf("Block device size %d does not match requested size %d", n, size))
 		}
 	case d.kind == "Qcow2":
+		if d.backed() {
+			return fail(" (op=resize)", "resize not supported with backing files")
+		}
 		if int64(size) < d.size() {
 			return fail(" (op=resize)", "shrinking QCOW2 images is not supported")
 		}

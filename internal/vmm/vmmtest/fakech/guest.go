@@ -19,6 +19,7 @@ type guest struct {
 	gone   chan struct{} // closed when the machine is torn down
 	timers []*time.Timer
 	late   []func() // actions that wait for resume
+	hold   bool     // devices that are to go are kept
 
 	mu     sync.Mutex
 	isUp   bool
@@ -26,7 +27,7 @@ type guest struct {
 }
 
 func newGuest(m *machine) *guest {
-	return &guest{m: m, up: make(chan struct{}), gone: make(chan struct{})}
+	return &guest{m: m, up: make(chan struct{}), gone: make(chan struct{}), hold: m.v.script.Eject == "hold"}
 }
 
 // start lets the guest boot.
@@ -92,10 +93,32 @@ func (g *guest) powerButton() {
 
 // removal is the hotplug interrupt for a device that should go.
 func (g *guest) removal(id string) {
-	if g.m.v.script.Eject == "hold" {
+	if !g.hold {
+		g.act(g.m.v.script.EjectMS, func() { g.m.eject(id) })
+	}
+}
+
+// keep makes the guest keep its devices, or let go of those that it was asked for meanwhile.
+func (g *guest) keep(hold bool) {
+	g.hold = hold
+	for id, n := range g.m.nodes {
+		if n.pending {
+			g.removal(id)
+		}
+	}
+}
+
+// sees prints a disk that came or changed its size, as udev would tell a guest that looks.
+func (g *guest) sees(id string) {
+	d := g.m.disks[id]
+	if d == nil {
 		return
 	}
-	g.act(g.m.v.script.EjectMS, func() { g.m.eject(id) })
+	for _, c := range g.m.cfg.Disks {
+		if deref(c.ID) == id {
+			g.m.serial.write(fmt.Appendf(nil, "disk %s %d\r\n", deref(c.Serial), d.size()))
+		}
+	}
 }
 
 // input is called with what a client typed.

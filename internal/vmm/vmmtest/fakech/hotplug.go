@@ -80,6 +80,7 @@ func (v *vmm) add(a adder) ([]byte, *chainError) {
 		return nil, err.under("Error from device manager")
 	}
 	a.put(v.cfg)
+	v.vm.guest.sees(n.id)
 	b, jerr := json.Marshal(struct {
 		ID  string `json:"id"`
 		BDF string `json:"bdf"`
@@ -203,7 +204,8 @@ func (v *vmm) removeDevice(r *idRequest) *chainError {
 		return errUnknownDevice(r.ID)
 	}
 	if n.pending && v.dialect != dialect53 {
-		return nil // v53 alone refuses a second request
+		m.guest.removal(r.ID) // v53 alone refuses a second request, and asks nobody
+		return nil
 	}
 	delete(m.disks, r.ID)
 	if m.busNode(n) == nil {

@@ -6,6 +6,7 @@ package fakech
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"sort"
 )
 
@@ -96,7 +97,7 @@ func (v *vmm) counters() ([]byte, *chainError) {
 	for id, n := range v.vm.nodes {
 		if _, native := n.held.(*disk); native {
 			parts[id] = diskCounters
-		} else if n.kind == "net" && n.held == nil {
+		} else if _, vhost := n.held.(net.Conn); n.kind == "net" && !vhost {
 			parts[id] = netCounters
 		}
 	}

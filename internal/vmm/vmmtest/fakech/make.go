@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 )
 
@@ -206,7 +207,32 @@ func (m *machine) makeNet(c *NetConfig) (*node, *chainError) {
 				"Ioctl failed (2147767506)", osText(err))
 		}
 	}
+	if len(c.Fds) > 0 {
+		// The device has its own, which it gives back when the guest lets go of it.
+		held = dupAll(c.Fds)
+	}
 	return m.insert(id, "net", held), nil
+}
+
+// descriptors are closed together.
+type descriptors []int
+
+func dupAll(fds []int32) descriptors {
+	var own descriptors
+	for _, fd := range fds {
+		if n, err := dupFD(int(fd)); err == nil {
+			own = append(own, n)
+		}
+	}
+	return own
+}
+
+// Close closes them.
+func (d descriptors) Close() error {
+	for _, fd := range d {
+		_ = syscall.Close(fd)
+	}
+	return nil
 }
 
 func (m *machine) makeFs(c *FsConfig) (*node, *chainError) {

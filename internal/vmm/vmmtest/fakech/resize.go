@@ -119,6 +119,7 @@ func (v *vmm) resizeDisk(r *resizeDiskRequest) *chainError {
 	if err := d.resize(r.Size); err != nil {
 		return err.under("Error from device manager", "Disk resize error")
 	}
+	v.vm.guest.sees(r.ID)
 	return nil
 }
 
