@@ -70,7 +70,7 @@ type RBD struct {
 	Image    string
 	User     string // without the "client." prefix
 	Key      string // base64, as in a keyring
-	// Passphrase opens the LUKS encryption of the image; empty = it is not encrypted.
+	// Passphrase opens the LUKS2 encryption of the image; empty = it is not encrypted.
 	Passphrase string
 }
 
