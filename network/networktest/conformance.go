@@ -377,7 +377,7 @@ func until(ctx context.Context, want network.State, call func() (network.Result,
 		if err != nil || result.State == want {
 			return err
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || result.State == network.StateFailed {
 			return fmt.Errorf("it is %+v", result)
 		}
 		pause(ctx)

@@ -50,10 +50,11 @@ type Change struct {
 	NoAddresses bool
 }
 
-// Event says that a device changed or is gone. Lost means that some events were missed: everything has to be looked at
-// again.
+// Event says that a device changed or is gone, or that there is another IPv4 default route. Lost means that some events
+// were missed: everything has to be looked at again.
 type Event struct {
-	Link Link
-	Gone bool
-	Lost bool
+	Link  Link
+	Gone  bool
+	Route bool
+	Lost  bool
 }

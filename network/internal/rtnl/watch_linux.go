@@ -18,19 +18,23 @@ const (
 	messageGoneTable = 10<<8 | 2
 )
 
-// Watch tells of changed devices until ctx ends, then closes the channel. A reader that is too slow gets Lost.
+// Watch tells of changed devices and of new default routes until ctx ends, then closes the channel. A reader that is too slow gets Lost.
 func Watch(ctx context.Context) (<-chan Event, error) {
 	events := make(chan Event, 64)
-	err := follow(ctx, unix.NETLINK_ROUTE, unix.RTMGRP_LINK, func(messages []syscall.NetlinkMessage) {
+	err := follow(ctx, unix.NETLINK_ROUTE, unix.RTMGRP_LINK|unix.RTMGRP_IPV4_ROUTE, func(messages []syscall.NetlinkMessage) {
 		if messages == nil {
 			send(ctx, events, Event{Lost: true})
 		}
 		for _, m := range messages {
-			if m.Header.Type != unix.RTM_NEWLINK && m.Header.Type != unix.RTM_DELLINK {
-				continue
-			}
-			if l, ok := parseLink(m.Data); ok {
-				send(ctx, events, Event{Link: l, Gone: m.Header.Type == unix.RTM_DELLINK})
+			switch m.Header.Type {
+			case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+				if l, ok := parseLink(m.Data); ok {
+					send(ctx, events, Event{Link: l, Gone: m.Header.Type == unix.RTM_DELLINK})
+				}
+			case unix.RTM_NEWROUTE:
+				if len(m.Data) >= unix.SizeofRtMsg && m.Data[1] == 0 { // to everywhere
+					send(ctx, events, Event{Route: true})
+				}
 			}
 		}
 	}, func() { close(events) })
