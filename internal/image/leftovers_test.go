@@ -71,6 +71,39 @@ func TestAnImageThatIsHandedOutIsNeverRemovedUnderItsUser(t *testing.T) {
 	}
 }
 
+func TestAnImageThatIsAskedForAfterTheSurveyStays(t *testing.T) {
+	c := withImages(t, "a", nil)
+	inv, err := c.survey(t.Context())
+	if err != nil || len(inv.units) != 1 || !inv.units[0].removable() {
+		t.Fatalf("survey = %+v, %v", inv, err)
+	}
+	if _, err := c.GetPinned(t.Context(), c.ref("a"), c.images["a"].Digest); err != nil {
+		t.Fatal(err)
+	}
+	if r, ok, err := c.remove(inv, inv.units[0]); ok || err != nil {
+		t.Errorf("removed %+v, %v", r, err)
+	}
+	c.wants("a")
+}
+
+func TestABlobThatAPullCountsOnAfterTheSurveyStays(t *testing.T) {
+	c := withImages(t, "a", nil)
+	inv, err := c.survey(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk := c.images["a"].RootFS
+	c.hold(&entry{}, disk.Digest) // by the pull of another image with the same disk
+	r, ok, err := c.remove(inv, inv.units[0])
+	if !ok || err != nil || r.Bytes >= mib {
+		t.Errorf("remove = %+v, %v, %v", r, ok, err)
+	}
+	if _, err := os.Stat(disk.Path); err != nil {
+		t.Error(err)
+	}
+	c.wants("")
+}
+
 func TestLeftoversOfKilledPullsGoOnceTheyAreOld(t *testing.T) {
 	c := withImages(t, "ab", nil)
 	orphan := digest.FromString("orphan")
