@@ -35,6 +35,19 @@ type Plugin interface {
 	Delete(ctx context.Context, req Request) error
 }
 
+// Holder is an optional ability of a plugin: to tell of which volumes it holds something on this host (maps, sockets,
+// storage daemons), also of machines that are not known any more. What it cannot prove to have made is not listed.
+// What no machine knows of is released, with nothing but machine id, name and directory in the request.
+type Holder interface {
+	Held(ctx context.Context) ([]Ref, error)
+}
+
+// Ref names one volume of one machine.
+type Ref struct {
+	MachineID string
+	Name      string
+}
+
 // Request names one volume of one machine.
 type Request struct {
 	MachineID string
@@ -83,7 +96,7 @@ type RBD struct {
 	Image      string
 	User       string // without the "client." prefix
 	Key        string // base64, as in a keyring
-	Passphrase string // of the image's LUKS encryption; empty = none
+	Passphrase string // of the image's LUKS2 encryption; empty = none
 }
 
 // Limits bound what a disk does, each in units a second; 0 = no bound.

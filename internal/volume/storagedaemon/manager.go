@@ -1,0 +1,288 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package storagedaemon serves block devices to VMMs over vhost-user-blk, each by a qemu-storage-daemon of its own. It
+// exists for hypervisors that cannot reach a storage system themselves: one daemon a volume, so that no machine's fault,
+// key or load is another's.
+//
+// A daemon outlives this program. It is found again by its mark, which names state root, machine and volume, and by
+// its proven identity, which is kept beside the volume. One that dies is started anew at once, on the same socket.
+//
+// The package must never serve two volumes by one daemon, never put a secret into arguments, environment or a log,
+// never end a process that it cannot prove to be the daemon of that volume, and never take silence for an end.
+package storagedaemon
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume"
+)
+
+// Export says what a daemon serves.
+type Export struct {
+	Ref volume.Ref
+	Dir string // of the volume; keeps the daemon's identity
+	// Identity is equal for exports that one daemon may serve without being started anew.
+	Identity string
+	Node     map[string]any    // arguments of blockdev-add, less the node name; refers to secrets by their names
+	Secrets  map[string]string // by name, base64
+	ReadOnly bool
+	// Unsafe leaves writes in the daemon's memory although the guest flushed them. Otherwise every write is flushed: the
+	// daemon shows guests a device without a write cache, so that they never ask for a flush.
+	Unsafe bool
+}
+
+// Served is a running export.
+type Served struct {
+	Socket    string
+	SizeBytes int64 // as the daemon shows it
+}
+
+// Options is what a Manager is made of.
+type Options struct {
+	Supervisor process.Supervisor
+	Binary     string // default "qemu-storage-daemon"
+	StateID    string // of the state directory; part of every mark
+	RuntimeDir string // sockets are below it; short, for a socket's path may have 107 bytes at most
+	Logger     *slog.Logger
+	// Changed is told when a daemon died or serves again by itself. It must not block.
+	Changed func(volume.Ref)
+	Now     func() time.Time
+}
+
+// Manager starts, finds and ends storage daemons. Its methods may be called concurrently for different volumes.
+type Manager struct {
+	o Options
+
+	mu     sync.Mutex
+	known  map[volume.Ref]*daemon
+	closed bool
+	stop   context.CancelFunc
+	ctx    context.Context // ends with Close
+	wait   sync.WaitGroup
+}
+
+// daemon is one storage daemon that this process holds.
+type daemon struct {
+	export Export
+	proc   process.Process
+	served Served
+}
+
+// New makes a Manager; Close lets go of all daemons without touching them.
+func New(o Options) (*Manager, error) {
+	if o.Supervisor == nil || o.StateID == "" || o.RuntimeDir == "" {
+		return nil, errors.New("storagedaemon: Supervisor, StateID and RuntimeDir are needed")
+	}
+	if o.Binary == "" {
+		o.Binary = "qemu-storage-daemon"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Changed == nil {
+		o.Changed = func(volume.Ref) {}
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Manager{o: o, known: map[volume.Ref]*daemon{}, ctx: ctx, stop: cancel}, nil
+}
+
+// Close ends supervision. The daemons serve on.
+func (m *Manager) Close() {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	m.stop()
+	m.wait.Wait()
+}
+
+// Serve returns the export's socket, starting a daemon or finding the one there is. FailedPrecondition when the medium
+// refused, or when a daemon still serves something else under this name: Stop comes first, once the VMM let go.
+func (m *Manager) Serve(ctx context.Context, e Export) (Served, error) {
+	d := m.held(e.Ref)
+	if d == nil {
+		found, err := m.find(ctx, e)
+		if err != nil {
+			return Served{}, err
+		}
+		d = found
+	}
+	fresh := d == nil || ended(d.proc)
+	if fresh {
+		proc, err := m.launch(ctx, e)
+		if err != nil {
+			return Served{}, err
+		}
+		d = &daemon{proc: proc}
+	} else if d.export.Identity != e.Identity {
+		return Served{}, machine.Errorf(machine.FailedPrecondition, "a storage daemon still serves an earlier volume %s", e.Ref.Name)
+	}
+	served, err := m.configure(ctx, e, d.proc)
+	if err != nil && fresh { // it serves nobody yet: it goes, and the next try begins anew
+		return Served{}, errors.Join(err, m.end(context.WithoutCancel(ctx), e.Ref, e.Dir, d.proc, killAtOnce))
+	}
+	if err != nil {
+		return Served{}, err
+	}
+	m.mu.Lock()
+	d.export, d.served = e, served
+	m.mu.Unlock()
+	m.hold(e.Ref, d)
+	return served, nil
+}
+
+// Resize makes the medium size bytes long, through the daemon that has it open. It never shrinks one.
+func (m *Manager) Resize(ctx context.Context, ref volume.Ref, size int64) error {
+	d := m.held(ref)
+	if d == nil || ended(d.proc) {
+		return machine.Errorf(machine.Unavailable, "no storage daemon serves volume %s", ref.Name)
+	}
+	served, err := m.resize(ctx, d, size)
+	if err == nil {
+		m.mu.Lock()
+		d.served = served
+		m.mu.Unlock()
+	}
+	return err
+}
+
+// Stop ends the daemon of a volume and removes what it left; nil if there is none. Only after the VMM let go.
+func (m *Manager) Stop(ctx context.Context, ref volume.Ref, dir string) error {
+	d := m.held(ref)
+	if d == nil {
+		found, err := m.find(ctx, Export{Ref: ref, Dir: dir})
+		if err != nil {
+			return err
+		}
+		if d = found; d == nil {
+			return m.cleanUp(ref, dir)
+		}
+	}
+	m.release(ref)
+	return m.end(ctx, ref, dir, d.proc, quitPatience)
+}
+
+// Held returns the volumes for which a daemon of this state root lives, by their marks.
+func (m *Manager) Held(ctx context.Context) ([]volume.Ref, error) {
+	found, err := m.o.Supervisor.FindAll(ctx, m.o.StateID+markRoom)
+	if err != nil {
+		return nil, fmt.Errorf("find storage daemons: %w", err)
+	}
+	var refs []volume.Ref
+	seen := map[volume.Ref]bool{}
+	for _, id := range found {
+		if ref, ok := m.refOf(id.Marker); ok && !seen[ref] {
+			seen[ref] = true
+			refs = append(refs, ref)
+		}
+	}
+	return refs, nil
+}
+
+func ended(p process.Process) bool {
+	select {
+	case <-p.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+func (m *Manager) held(ref volume.Ref) *daemon {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.known[ref]
+}
+
+// hold takes a daemon up and watches over it from now on.
+func (m *Manager) hold(ref volume.Ref, d *daemon) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed || m.known[ref] == d {
+		return
+	}
+	m.known[ref] = d
+	m.wait.Go(func() { m.watch(ref, d) })
+}
+
+func (m *Manager) release(ref volume.Ref) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.known, ref)
+}
+
+// watch has a daemon that died followed by another, as long as nobody asked for its end: the VMM reconnects to the
+// socket by itself, and its guest's requests wait meanwhile.
+func (m *Manager) watch(ref volume.Ref, d *daemon) {
+	select {
+	case <-m.ctx.Done():
+		return
+	case <-d.proc.Done():
+	}
+	if m.held(ref) != d {
+		return
+	}
+	exit := d.proc.Exit()
+	m.o.Logger.Error("a storage daemon ended; it is started again", "machine", ref.MachineID, "volume", ref.Name,
+		"signal", exit.Signal, "code", exit.Code)
+	m.o.Changed(ref)
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, maxPause) {
+		if m.held(ref) != d {
+			return
+		}
+		ctx, cancel := context.WithTimeout(m.ctx, restartTimeout)
+		_, err := m.Serve(ctx, d.export)
+		cancel()
+		if err == nil {
+			m.o.Changed(ref)
+			return
+		}
+		if m.ctx.Err() != nil {
+			return
+		}
+		m.o.Logger.Error("a storage daemon could not be started again", "machine", ref.MachineID, "volume", ref.Name, "error", err, "again", pause)
+		m.mu.Lock()
+		if _, there := m.known[ref]; !there { // Serve let go of the dead one
+			m.known[ref] = d
+		}
+		m.mu.Unlock()
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Times of supervision.
+const (
+	maxPause       = 30 * time.Second
+	restartTimeout = 60 * time.Second
+	quitPatience   = 5 * time.Second // a daemon that is well closes its volume in 0.1 s
+	killPatience   = 10 * time.Second
+	killAtOnce     = 0
+)
+
+// socketDir is the volume's own directory for sockets.
+func (m *Manager) socketDir(ref volume.Ref) string {
+	sum := sha256.Sum256([]byte(ref.MachineID + "\x00" + ref.Name))
+	return filepath.Join(m.o.RuntimeDir, hex.EncodeToString(sum[:8]))
+}
+
+func (m *Manager) cleanUp(ref volume.Ref, dir string) error {
+	return errors.Join(os.RemoveAll(m.socketDir(ref)), removeRecord(dir))
+}

@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: 2026 IronCore contributors
+// SPDX-License-Identifier: Apache-2.0
+
+package storagedaemon
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume"
+)
+
+// markRoom follows the state id in the marks of storage daemons; no machine id looks like it.
+const markRoom = "/storage/"
+
+// recordName is the file beside the volume that says which daemon serves it.
+const recordName = "storage-daemon.json"
+
+// record is written before a daemon is spawned, and again with its identity.
+type record struct {
+	Marker   string            `json:"marker"`
+	Process  *process.Identity `json:"process,omitempty"` // nil between intent and spawn
+	Identity string            `json:"identity"`          // of the export
+}
+
+func (m *Manager) prefix(ref volume.Ref) string {
+	return m.o.StateID + markRoom + ref.MachineID + "/" + ref.Name + "/"
+}
+
+func (m *Manager) refOf(marker string) (volume.Ref, bool) {
+	rest, ok := strings.CutPrefix(marker, m.o.StateID+markRoom)
+	parts := strings.Split(rest, "/")
+	if !ok || len(parts) != 3 {
+		return volume.Ref{}, false
+	}
+	return volume.Ref{MachineID: parts[0], Name: parts[1]}, true
+}
+
+// launch spawns a daemon that knows nothing yet. The intent is durable before.
+func (m *Manager) launch(ctx context.Context, e Export) (process.Process, error) {
+	binary, err := exec.LookPath(m.o.Binary)
+	if err != nil {
+		return nil, machine.Wrap(machine.FailedPrecondition, err, "find the storage daemon")
+	}
+	dir := m.socketDir(e.Ref)
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700), os.MkdirAll(e.Dir, 0o750)); err != nil {
+		return nil, machine.Wrap(machine.Unavailable, err, "make the storage daemon's directory")
+	}
+	var nonce [8]byte
+	_, _ = rand.Read(nonce[:])
+	r := record{Marker: m.prefix(e.Ref) + hex.EncodeToString(nonce[:]), Identity: e.Identity}
+	if err := saveRecord(e.Dir, r); err != nil {
+		return nil, err
+	}
+	proc, err := m.o.Supervisor.Start(ctx, process.Spec{
+		Name:   "chp-storage-" + filepath.Base(dir),
+		Marker: r.Marker,
+		Argv: []string{
+			binary, "--chardev", "socket,id=control,server=on,wait=off,path=" + m.control(e.Ref), "--monitor", "chardev=control",
+		},
+		Env:    []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent"},
+		Dir:    "/",
+		Output: filepath.Join(e.Dir, "storage-daemon.log"),
+	})
+	if err != nil {
+		return nil, machine.Wrap(machine.Unavailable, err, "start the storage daemon")
+	}
+	id := proc.Identity()
+	r.Process = &id
+	return proc, saveRecord(e.Dir, r)
+}
+
+// find returns the daemon that an earlier program started for a volume, nil if it is proven that there is none.
+func (m *Manager) find(ctx context.Context, e Export) (*daemon, error) {
+	r, err := loadRecord(e.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, machine.Wrap(machine.Unavailable, err, "read which storage daemon there is")
+	}
+	id := r.Process
+	if id == nil {
+		found, err := m.o.Supervisor.FindAll(ctx, m.prefix(e.Ref))
+		if err != nil {
+			return nil, machine.Wrap(machine.Unavailable, err, "find the storage daemon")
+		}
+		if len(found) == 0 {
+			return nil, nil
+		}
+		id = &found[0]
+	}
+	proc, err := m.o.Supervisor.Adopt(ctx, *id)
+	if errors.Is(err, process.ErrGone) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, machine.Wrap(machine.Unavailable, err, "adopt the storage daemon")
+	}
+	return &daemon{export: Export{Ref: e.Ref, Dir: e.Dir, Identity: r.Identity}, proc: proc}, nil
+}
+
+// end ends a proven daemon: asked by its control socket, and by SIGKILL when patience is over. Nothing is removed
+// before it is gone.
+func (m *Manager) end(ctx context.Context, ref volume.Ref, dir string, proc process.Process, patience time.Duration) error {
+	if patience > 0 && !ended(proc) {
+		quit, cancel := context.WithTimeout(ctx, patience)
+		if err := m.quit(quit, ref, proc); err == nil {
+			select {
+			case <-proc.Done():
+			case <-quit.Done():
+			}
+		}
+		cancel()
+	}
+	if !ended(proc) {
+		if err := proc.Signal(ctx, syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return machine.Wrap(machine.Unavailable, err, "kill the storage daemon")
+		}
+		timer := time.NewTimer(killPatience)
+		defer timer.Stop()
+		select {
+		case <-proc.Done():
+		case <-timer.C:
+			return machine.Errorf(machine.Unavailable, "the storage daemon of volume %s was killed and is still there", ref.Name)
+		case <-ctx.Done():
+			return machine.Wrap(machine.Unavailable, ctx.Err(), "wait for the storage daemon's end")
+		}
+	}
+	return m.cleanUp(ref, dir)
+}
+
+func loadRecord(dir string) (record, error) {
+	var r record
+	raw, err := os.ReadFile(filepath.Join(dir, recordName))
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return record{}, fmt.Errorf("%s: %w", filepath.Join(dir, recordName), err)
+	}
+	return r, nil
+}
+
+func saveRecord(dir string, r record) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	temp, err := os.CreateTemp(dir, ".storage-daemon-*")
+	if err != nil {
+		return machine.Wrap(machine.Unavailable, err, "record the storage daemon")
+	}
+	defer func() { _ = os.Remove(temp.Name()) }() // gone already when all went well
+	_, err = temp.Write(raw)
+	if err = errors.Join(err, temp.Sync(), temp.Close()); err == nil {
+		err = os.Rename(temp.Name(), filepath.Join(dir, recordName))
+	}
+	if err != nil {
+		return machine.Wrap(machine.Unavailable, err, "record the storage daemon")
+	}
+	return nil
+}
+
+func removeRecord(dir string) error {
+	for _, name := range []string{recordName, "storage-daemon.log"} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
