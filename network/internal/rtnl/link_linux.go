@@ -18,7 +18,7 @@ import (
 // Numbers of include/uapi/linux/if_link.h that x/sys does not have.
 const (
 	iflaTunOwner, iflaTunType, iflaTunVNetHdr, iflaTunPersist, iflaTunMultiQueue = 1, 3, 5, 6, 7
-	iflaPortProtect, iflaPortIsolated                                            = 7, 33
+	iflaPortProtect, iflaPortIsolated                                            = 6, 33
 	iflaInet6AddrGenMode                                                         = 8
 	addrGenModeNone                                                              = 1
 )
