@@ -4,6 +4,7 @@
 package iriserver
 
 import (
+	"slices"
 	"sync"
 
 	eventapi "github.com/ironcore-dev/ironcore/iri/apis/event/v1alpha1"
@@ -119,17 +120,17 @@ func statusAnswer(m *machine.Machine) *iri.MachineStatus {
 	if r.Image != nil {
 		status.ImageRef = r.Image.Ref
 	}
-	for _, v := range d.Volumes {
-		rec := r.Volumes[v.Name]
-		one := &iri.VolumeStatus{Name: v.Name, Handle: rec.Handle}
+	for _, name := range volumeNames(d, r) {
+		rec := r.Volumes[name]
+		one := &iri.VolumeStatus{Name: name, Handle: rec.Handle}
 		if rec.Attached {
 			one.State = iri.VolumeState_VOLUME_ATTACHED
 		}
 		status.Volumes = append(status.Volumes, one)
 	}
-	for _, n := range d.NICs {
-		rec := r.NICs[n.Name]
-		one := &iri.NetworkInterfaceStatus{Name: n.Name, Handle: rec.Handle}
+	for _, name := range nicNames(d, r) {
+		rec := r.NICs[name]
+		one := &iri.NetworkInterfaceStatus{Name: name, Handle: rec.Handle}
 		if rec.Attached {
 			one.State = iri.NetworkInterfaceState_NETWORK_INTERFACE_ATTACHED
 		}
@@ -142,6 +143,35 @@ func statusAnswer(m *machine.Machine) *iri.MachineStatus {
 		})
 	}
 	return status
+}
+
+// volumeNames lists what is wanted, in its order, then what nobody wants any more and is still leaving, by name.
+func volumeNames(d *machine.Desired, r *machine.Record) []string {
+	var names, leaving []string
+	for _, v := range d.Volumes {
+		names = append(names, v.Name)
+	}
+	for name, rec := range r.Volumes {
+		if _, wanted := d.Volume(name); !wanted && rec.IsLeaving() {
+			leaving = append(leaving, name)
+		}
+	}
+	slices.Sort(leaving)
+	return append(names, leaving...)
+}
+
+func nicNames(d *machine.Desired, r *machine.Record) []string {
+	var names, leaving []string
+	for _, n := range d.NICs {
+		names = append(names, n.Name)
+	}
+	for name := range r.NICs {
+		if _, wanted := d.NIC(name); !wanted {
+			leaving = append(leaving, name)
+		}
+	}
+	slices.Sort(leaving)
+	return append(names, leaving...)
 }
 
 func eventAnswer(e event.Event) *eventapi.Event {

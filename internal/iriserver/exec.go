@@ -15,7 +15,8 @@ import (
 // panics.
 func (s *Server) Exec(_ context.Context, req *iri.ExecRequest) (*iri.ExecResponse, error) {
 	if s.o.Exec == nil {
-		return nil, refused("Exec", "its server is off (streaming.address); use the console command on the host")
+		return nil, machine.Errorf(machine.Unimplemented,
+			"Exec is not possible: its server is off (streaming.address); use the console command on the host")
 	}
 	m, err := s.find(req.GetMachineId())
 	if err != nil {

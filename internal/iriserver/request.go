@@ -64,7 +64,7 @@ func (s *Server) desired(m *iri.Machine) (*machine.Desired, error) {
 		return nil, err
 	}
 	d := &machine.Desired{
-		Labels: copyMap(m.Metadata.Labels), Annotations: copyMap(m.Metadata.Annotations), Generation: 1,
+		Labels: copyMap(m.Metadata.Labels), Annotations: copyMap(m.Metadata.Annotations), Generation: 1, PowerGeneration: 1,
 		CreatedAt: s.o.Now(), Power: power, Class: spec.Class,
 		Resources: machine.Resources{CPUs: c.CPU(), MemoryBytes: c.MemoryBytes()},
 		Ignition:  bytes.Clone(spec.IgnitionData),
@@ -154,6 +154,9 @@ func (s *Server) volume(at string, v *iri.Volume) (machine.Volume, error) {
 		if err := checkMap(at+".connection.attributes", c.Attributes); err != nil {
 			return out, err
 		}
+		if n := c.EffectiveStorageBytes; n < 0 {
+			return out, machine.InvalidField(at+".connection.effective_storage_bytes", "%d must not be negative", n)
+		}
 		out.Connection = &machine.Connection{
 			Driver: c.Driver, Handle: c.Handle, Attributes: copyMap(c.Attributes), SecretData: copySecrets(c.SecretData),
 			EncryptionData: copySecrets(c.EncryptionData), EffectiveStorageBytes: c.EffectiveStorageBytes,
@@ -191,37 +194,38 @@ func (s *Server) nics(field string, in []*iri.NetworkInterface) ([]machine.Netwo
 	names := map[string]bool{}
 	for i, n := range in {
 		at := fmt.Sprintf("%s[%d]", field, i)
-		if n == nil {
-			return nil, machine.InvalidField(at, "must be set")
-		}
-		if err := machine.ValidateName(at+".name", n.Name); err != nil {
+		nic, err := s.nic(at, n)
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if names[n.Name] {
+		case names[n.Name]:
 			return nil, machine.InvalidField(at+".name", "%q is used twice", n.Name)
 		}
 		names[n.Name] = true
-		if err := checkIPs(at+".ips", n.Ips); err != nil {
-			return nil, err
-		}
-		if err := checkMap(at+".attributes", n.Attributes); err != nil {
-			return nil, err
-		}
-		nic := machine.NetworkInterface{
-			Name: n.Name, NetworkID: n.NetworkId, IPs: slices.Clone(n.Ips), Attributes: copyMap(n.Attributes),
-		}
 		out = append(out, nic)
 	}
 	return out, s.checkNetwork(field, out)
 }
 
+func (s *Server) nic(at string, n *iri.NetworkInterface) (machine.NetworkInterface, error) {
+	if n == nil {
+		return machine.NetworkInterface{}, machine.InvalidField(at, "must be set")
+	}
+	out := machine.NetworkInterface{
+		Name: n.Name, NetworkID: n.NetworkId, IPs: slices.Clone(n.Ips), Attributes: copyMap(n.Attributes),
+	}
+	if err := machine.ValidateName(at+".name", n.Name); err != nil {
+		return out, err
+	}
+	if err := checkIPs(at+".ips", n.Ips); err != nil {
+		return out, err
+	}
+	return out, checkMap(at+".attributes", n.Attributes)
+}
+
 // checkNetwork asks the network plugin what it thinks of a machine's interfaces.
 func (s *Server) checkNetwork(field string, nics []machine.NetworkInterface) error {
-	all := make([]network.Interface, len(nics))
-	for i, n := range nics {
-		all[i] = network.Interface(n)
-	}
-	err := s.o.Network.Validate("", all)
+	err := s.askNetwork("", nics)
 	var bad *network.FieldError
 	if !errors.As(err, &bad) {
 		return err
@@ -231,6 +235,21 @@ func (s *Server) checkNetwork(field string, nics []machine.NetworkInterface) err
 		at += "." + bad.Field
 	}
 	return machine.InvalidField(at, "%s", bad.Message)
+}
+
+// askNetwork returns what the network plugin says against interfaces; what is no *network.FieldError says nothing
+// about them.
+func (s *Server) askNetwork(machineID string, nics []machine.NetworkInterface) error {
+	all := make([]network.Interface, len(nics))
+	for i, n := range nics {
+		all[i] = network.Interface(n)
+	}
+	err := s.o.Network.Validate(machineID, all)
+	var bad *network.FieldError
+	if err != nil && !errors.As(err, &bad) && machine.KindOf(err) == machine.Unknown {
+		return machine.Wrap(machine.Unavailable, err, "check network interfaces")
+	}
+	return err
 }
 
 func checkIPs(field string, ips []string) error {

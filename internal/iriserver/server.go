@@ -283,8 +283,7 @@ func (s *Server) UpdateMachinePower(
 			return machine.Errorf(machine.FailedPrecondition, "machine %s is being deleted", m.ID)
 		}
 		if d.Power != power || (power == machine.PowerOn && m.IsKeptOff()) {
-			d.Power = power
-			d.Generation++
+			d.Repower(power)
 		}
 		return nil
 	})

@@ -27,18 +27,21 @@ const (
 
 // Desired is what the client asked for, verbatim. Only request handlers write it.
 type Desired struct {
-	Labels      map[string]string  `json:"labels,omitempty"`
-	Annotations map[string]string  `json:"annotations,omitempty"`
-	Generation  int64              `json:"generation"` // rises on changes of what follows below, never on annotations
-	CreatedAt   time.Time          `json:"createdAt"`
-	DeletedAt   *time.Time         `json:"deletedAt,omitempty"` // deletion intent; never unset once set
-	Power       Power              `json:"power"`
-	Class       string             `json:"class"`
-	Resources   Resources          `json:"resources"` // of the class when the machine was admitted
-	Ignition    []byte             `json:"ignition,omitempty"`
-	Volumes     []Volume           `json:"volumes,omitempty"`
-	NICs        []NetworkInterface `json:"networkInterfaces,omitempty"`
-	GuestConfig *GuestConfig       `json:"guestConfig,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Generation  int64             `json:"generation"` // rises on changes of what follows below, never on annotations
+	CreatedAt   time.Time         `json:"createdAt"`
+	DeletedAt   *time.Time        `json:"deletedAt,omitempty"` // deletion intent; never unset once set
+	Power       Power             `json:"power"`
+	// PowerGeneration is the generation at which the machine was last turned on or off; 0 = that of now, if the machine
+	// is older than this field.
+	PowerGeneration int64              `json:"powerGeneration,omitempty"`
+	Class           string             `json:"class"`
+	Resources       Resources          `json:"resources"` // of the class when the machine was admitted
+	Ignition        []byte             `json:"ignition,omitempty"`
+	Volumes         []Volume           `json:"volumes,omitempty"`
+	NICs            []NetworkInterface `json:"networkInterfaces,omitempty"`
+	GuestConfig     *GuestConfig       `json:"guestConfig,omitempty"`
 }
 
 // Deleting reports whether deletion was asked for.
@@ -85,6 +88,41 @@ type NetworkInterface struct {
 	NetworkID  string            `json:"networkID,omitempty"`
 	IPs        []string          `json:"ips,omitempty"`
 	Attributes map[string]string `json:"attributes,omitempty"`
+}
+
+// Volume returns the wanted volume of a name.
+func (d *Desired) Volume(name string) (Volume, bool) {
+	for _, v := range d.Volumes {
+		if v.Name == name {
+			return v, true
+		}
+	}
+	return Volume{}, false
+}
+
+// NIC returns the wanted network interface of a name.
+func (d *Desired) NIC(name string) (NetworkInterface, bool) {
+	for _, n := range d.NICs {
+		if n.Name == name {
+			return n, true
+		}
+	}
+	return NetworkInterface{}, false
+}
+
+// Respec raises the generation for a change of the spec that does not touch the power.
+func (d *Desired) Respec() {
+	if d.PowerGeneration == 0 {
+		d.PowerGeneration = d.Generation
+	}
+	d.Generation++
+}
+
+// Repower sets the power and raises the generation.
+func (d *Desired) Repower(p Power) {
+	d.Power = p
+	d.Generation++
+	d.PowerGeneration = d.Generation
 }
 
 // BootImage returns the OCI reference the machine boots from: that of the first volume that has one.

@@ -171,3 +171,28 @@ func spoil(v reflect.Value) {
 		v.SetUint(2)
 	}
 }
+
+func TestAMachineThatItsGuestTurnedOffStaysOffWhateverElseOfItChanges(t *testing.T) {
+	for _, created := range []int64{0, 1} { // 0 is one older than that field
+		m := Machine{Desired: Desired{Power: PowerOn, Generation: 1, PowerGeneration: created}}
+		m.Desired.Repower(PowerOff)
+		m.Desired.Repower(PowerOn)
+		if created == 0 {
+			m.Desired.PowerGeneration = 0
+		}
+		m.Record.KeptOff = m.Desired.Generation
+		m.Desired.Respec()
+		m.Desired.Respec()
+		if !m.IsKeptOff() {
+			t.Errorf("a change of the spec turned the machine on: %+v", m)
+		}
+		m.Desired.Repower(PowerOn)
+		if m.IsKeptOff() {
+			t.Errorf("the machine cannot be turned on: %+v", m)
+		}
+		m.Desired.Respec()
+		if m.IsKeptOff() {
+			t.Errorf("a change of the spec turned the machine off: %+v", m)
+		}
+	}
+}

@@ -3,7 +3,10 @@
 
 package machine
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // State is what a client is told about a machine.
 type State string
@@ -62,22 +65,41 @@ type ProcessIdentity struct {
 	Unit       string `json:"unit,omitempty"`
 }
 
-// VolumeRecord is a prepared volume.
+// VolumeRecord is a volume that was prepared, or may have been.
 type VolumeRecord struct {
 	Plugin    string `json:"plugin"`
-	Handle    string `json:"handle,omitempty"`
+	Identity  string `json:"identity,omitempty"` // of the medium, as the plugin tells; empty in records of older versions
+	Device    string `json:"device,omitempty"`   // as it was wanted when it was prepared: the serial follows from it
+	Remote    bool   `json:"remote,omitempty"`   // the data are kept elsewhere and never removed
+	Handle    string `json:"handle,omitempty"`   // set once it was prepared: then there may be data
 	Path      string `json:"path,omitempty"`
 	Serial    string `json:"serial,omitempty"` // what the guest sees, at most 20 bytes
 	SizeBytes int64  `json:"sizeBytes,omitempty"`
-	Attached  bool   `json:"attached,omitempty"`
+	Attached  bool   `json:"attached,omitempty"` // the guest has it, and it is what is wanted
+
+	Held       bool      `json:"held,omitempty"`       // the plugin may hold something on this host: maps, sockets, processes
+	Given      bool      `json:"given,omitempty"`      // the living VMM may have it; nothing of it may be released
+	Boot       bool      `json:"boot,omitempty"`       // given as the disk that the guest boots from
+	GuestBytes int64     `json:"guestBytes,omitempty"` // the size that the VMM was told
+	AskedAt    time.Time `json:"askedAt,omitzero"`     // since when the guest is to let go of it
+	Replug     bool      `json:"replug,omitempty"`     // to be taken out and put in again, for the guest to see its size
+	RetiredAt  time.Time `json:"retiredAt,omitzero"`   // since when nobody wants it; its data are kept for a while
+	Doomed     bool      `json:"doomed,omitempty"`     // its data are being removed
 }
 
-// NICRecord is a prepared network interface.
+// IsLeaving reports whether v, which nobody wants any more, is still on its way out; kept data are not shown.
+func (v VolumeRecord) IsLeaving() bool { return v.RetiredAt.IsZero() && !v.Doomed }
+
+// NICRecord is a network interface that was prepared, or may have been.
 type NICRecord struct {
-	Plugin   string `json:"plugin"`
-	Handle   string `json:"handle,omitempty"`
-	MAC      string `json:"mac,omitempty"`
-	Attached bool   `json:"attached,omitempty"`
+	Plugin     string    `json:"plugin,omitempty"`     // that may have made it; empty = nothing of it is there
+	Identity   string    `json:"identity,omitempty"`   // as the plugin tells; empty in records of older versions
+	Definition string    `json:"definition,omitempty"` // hash of what the plugin was told last
+	Handle     string    `json:"handle,omitempty"`     // never empty once it was set: a client would clear its own
+	MAC        string    `json:"mac,omitempty"`
+	Attached   bool      `json:"attached,omitempty"`
+	Given      bool      `json:"given,omitempty"` // the living VMM may have it
+	AskedAt    time.Time `json:"askedAt,omitzero"`
 }
 
 // ExitRecord is the unasked end of a VMM.
@@ -100,7 +122,14 @@ type ShutdownRecord struct {
 
 // IsKeptOff reports whether the guest turned itself off and nobody has turned the machine on since.
 func (m *Machine) IsKeptOff() bool {
-	return m.Record.KeptOff != 0 && m.Record.KeptOff == m.Desired.Generation && m.Desired.Power == PowerOn
+	d, kept := &m.Desired, m.Record.KeptOff
+	if kept == 0 || d.Power != PowerOn {
+		return false
+	}
+	if d.PowerGeneration == 0 {
+		return kept == d.Generation
+	}
+	return kept >= d.PowerGeneration
 }
 
 // ConditionStatus is the status of a condition.
@@ -140,4 +169,9 @@ func (r *Record) SetCondition(c Condition) bool {
 	}
 	r.Conditions = append(r.Conditions, c)
 	return true
+}
+
+// ClearCondition removes the condition of a type that has nothing to say.
+func (r *Record) ClearCondition(kind string) {
+	r.Conditions = slices.DeleteFunc(r.Conditions, func(c Condition) bool { return c.Type == kind })
 }

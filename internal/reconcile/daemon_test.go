@@ -5,6 +5,8 @@ package reconcile
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -55,6 +57,7 @@ func (d *daemon) start(failpoint func(context.Context, StepName, string) error) 
 		Store: d.store, Driver: driver{h: d.h}, Supervisor: sup, Images: d.images, Volumes: []volume.Plugin{volumes{d.h}},
 		Network: nics{h: d.h}, Consoles: consoles{}, Events: d.told, StateDir: d.dir, RuntimeDir: d.dir,
 		Workers: 4, MaxBackoff: 200 * time.Millisecond, Failpoint: failpoint,
+		DetachRepeat: 20 * time.Millisecond, DetachSettle: time.Millisecond,
 	}
 	if d.tweak != nil {
 		d.tweak(&o)
@@ -171,4 +174,65 @@ func (h *host) leaks() []string {
 		left = append(left, "interface "+n)
 	}
 	return left
+}
+
+// ready is the condition of that name; empty if there is none.
+func ready(m *machine.Machine) machine.Condition { return condition(m, ConditionReady) }
+
+func condition(m *machine.Machine, kind string) machine.Condition {
+	if c := m.Record.Condition(kind); c != nil {
+		return *c
+	}
+	return machine.Condition{}
+}
+
+// asWanted reports whether the guest of a machine has exactly the devices that are wanted, as they are wanted, the
+// record knows of no others, and all of it is shown.
+func (d *daemon) asWanted(m *machine.Machine) bool {
+	if m == nil || m.Record.ObservedGeneration != m.Desired.Generation {
+		return false
+	}
+	d.h.mu.Lock()
+	defer d.h.mu.Unlock()
+	g := d.h.living(m.ID)
+	if g == nil || g.state != vmm.StateRunning || len(g.cfg.Disks) != len(m.Desired.Volumes) || len(g.cfg.NICs) != len(m.Desired.NICs) {
+		return false
+	}
+	for name, rec := range m.Record.Volumes {
+		if _, wanted := m.Desired.Volume(name); !wanted && rec.IsLeaving() {
+			return false
+		}
+	}
+	for _, v := range m.Desired.Volumes {
+		rec, i := m.Record.Volumes[v.Name], g.disk(vmm.DeviceID("disk", v.Name))
+		if !rec.Attached || !rec.AskedAt.IsZero() || i < 0 || g.cfg.Disks[i].Path != rec.Path || !strings.HasSuffix(rec.Path, where(v)) {
+			return false
+		}
+		if size := volume.WantedBytes(v); rec.SizeBytes < size || g.bytes[g.cfg.Disks[i].ID] < size {
+			return false
+		}
+	}
+	for _, n := range m.Desired.NICs {
+		rec, i := m.Record.NICs[n.Name], g.nic(vmm.DeviceID("nic", n.Name))
+		if !rec.Attached || i < 0 || g.cfg.NICs[i].MAC != "mac of "+n.NetworkID || len(m.Record.NICs) != len(m.Desired.NICs) {
+			return false
+		}
+		if told := d.h.wanted[m.ID+"/"+n.Name].Interface; !slices.Equal(told.IPs, n.IPs) {
+			return false
+		}
+	}
+	return condition(m, ConditionVolumes).Status == machine.ConditionTrue && condition(m, ConditionNICs).Status == machine.ConditionTrue
+}
+
+// where is the end of the path under which the imaginary plugin gives a volume to a VMM.
+func where(v machine.Volume) string {
+	if v.Connection != nil {
+		return "/far/" + v.Connection.Handle
+	}
+	return v.Name + "/disk.raw"
+}
+
+func (d *daemon) attached(id string) *machine.Machine {
+	d.t.Helper()
+	return d.until("devices as wanted", id, d.asWanted)
 }

@@ -115,8 +115,8 @@ func TestAStartThatFailsKeepsSayingWhy(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		_, m, err := watch.Next(ctx)
 		cancel()
-		if err == nil && len(m.Record.Conditions) > 0 {
-			reasons = append(reasons, m.Record.Conditions[0].Reason)
+		if err == nil && m.Record.Condition(ConditionReady) != nil {
+			reasons = append(reasons, ready(m).Reason)
 		}
 	}
 	if slices.Contains(reasons, string(machine.Pending)) || !slices.Contains(reasons, string(StepVMMLaunch)) {
@@ -168,7 +168,7 @@ func TestAMachineThatHasItsImageWaitsForNone(t *testing.T) {
 	}
 	d.images.set(&image.PullingError{Ref: "registry/image:1"})
 	d.create(two)
-	d.until("waiting", two, func(m *machine.Machine) bool { return len(m.Record.Conditions) == 1 })
+	d.until("waiting", two, func(m *machine.Machine) bool { return m.Record.Condition(ConditionReady) != nil })
 	d.remove(two)
 	d.gone(two)
 	d.until("nobody waits for the image", two, func(*machine.Machine) bool { return len(d.r.ImageWaiters("registry/image:1")) == 0 })
@@ -193,7 +193,7 @@ func TestTheImageOfASecondVolumeIsWaitedForAsWell(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.until("waiting", one, func(m *machine.Machine) bool {
-		return len(m.Record.Conditions) == 1 && m.Record.Conditions[0].Reason == "PullingImage"
+		return m.Record.Condition(ConditionReady) != nil && ready(m).Reason == "PullingImage"
 	})
 	if d.told.has("StepFailed") {
 		t.Error("that an image is being pulled was told as a failure")
@@ -257,7 +257,7 @@ func TestAGenerationThatFailsIsObservedAllTheSame(t *testing.T) {
 	d.start(nil)
 	d.create(one)
 	d.until("failure shown for what is wanted now", one, func(m *machine.Machine) bool {
-		return len(m.Record.Conditions) > 0 && m.Record.ObservedGeneration == m.Desired.Generation
+		return m.Record.Condition(ConditionReady) != nil && m.Record.ObservedGeneration == m.Desired.Generation
 	})
 }
 
@@ -323,7 +323,7 @@ func TestCouldNotAskIsNotGoneWhenDeleting(t *testing.T) {
 	d.start(nil)
 	d.remove(one)
 	d.until("failure shown", one, func(m *machine.Machine) bool {
-		return m != nil && m.Desired.Deleting() && m.Record.Conditions[0].Reason == "observe"
+		return m != nil && m.Desired.Deleting() && ready(m).Reason == "observe"
 	})
 	if len(h.world.Living()) != 1 || len(h.volumes) != 1 || len(h.nics) != 1 {
 		t.Errorf("acted without knowing: %d processes, %d volumes, %d interfaces", len(h.world.Living()), len(h.volumes), len(h.nics))

@@ -18,7 +18,6 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process/processtest"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
 )
 
@@ -40,7 +39,28 @@ type host struct {
 	identity string         // what inspect answers as machine, "" = the truth
 	booted   func(*guest)   // what becomes of a guest right after its boot; may be nil
 	asked    map[string]int // calls to VMMs, by name
+
+	data   map[string]int   // what is on a volume, by "machine/name": a number of its own for each that began anew
+	sizes  map[string]int64 // of volumes
+	held   map[string]bool  // volumes of which the plugin holds something
+	made   int
+	lets   func(device string) unplug // how guests let go of a device; nil = at once
+	slots  int                        // of a guest for devices; 0 = enough
+	tells  bool                       // VMMs tell the sizes of disks
+	plain  bool                       // VMMs cannot change their devices
+	ripple map[chan network.Ref]bool  // where the network plugin's events go
+	wires  map[string]network.Result  // what the plugin says instead of ready, by name
+	wanted map[string]network.Request // what it was told last
 }
+
+// unplug is how a guest takes it that it is to let go of a device.
+type unplug int
+
+const (
+	atOnce  unplug = iota
+	late           // in a moment
+	refuses        // not before it is reset
+)
 
 type guest struct {
 	pid    int
@@ -48,12 +68,17 @@ type guest struct {
 	cfg    vmm.Config
 	boots  int
 	events []chan vmm.Event
+
+	leaving map[string]bool  // devices that it was asked to let go of
+	bytes   map[string]int64 // sizes of disks that it was told, by id
 }
 
 func newHost() *host {
 	h := &host{
 		world: processtest.NewWorld(), guests: map[string]*guest{}, volumes: map[string]int{}, nics: map[string]bool{},
-		failing: map[string]error{}, asked: map[string]int{},
+		failing: map[string]error{}, asked: map[string]int{}, data: map[string]int{}, sizes: map[string]int64{},
+		held: map[string]bool{}, ripple: map[chan network.Ref]bool{}, wires: map[string]network.Result{},
+		wanted: map[string]network.Request{},
 	}
 	h.world.OnStart(h.onStart)
 	return h
@@ -128,7 +153,11 @@ func (d driver) Connect(_ context.Context, ref vmm.Ref) (vmm.VM, error) {
 	}
 	ch := make(chan vmm.Event, 16)
 	g.events = append(g.events, ch)
-	return &vm{h: d.h, id: ref.MachineID, pid: g.pid, events: ch}, nil
+	v := &vm{h: d.h, id: ref.MachineID, pid: g.pid, events: ch}
+	if d.h.plain {
+		return struct{ vmm.VM }{v}, nil
+	}
+	return v, nil
 }
 
 type vm struct {
@@ -165,6 +194,12 @@ func (v *vm) Inspect(context.Context) (o vmm.Observation, err error) {
 		}
 		for _, d := range g.cfg.Disks {
 			o.Disks = append(o.Disks, d.ID)
+			if v.h.tells {
+				if o.DiskBytes == nil {
+					o.DiskBytes = map[string]int64{}
+				}
+				o.DiskBytes[d.ID] = g.bytes[d.ID]
+			}
 		}
 		for _, n := range g.cfg.NICs {
 			o.NICs = append(o.NICs, n.ID)
@@ -178,6 +213,9 @@ func (v *vm) Create(_ context.Context, cfg vmm.Config) error {
 	return v.call("create", func(g *guest) error {
 		if g.state == vmm.StateEmpty {
 			g.state, g.cfg = vmm.StateIdle, cfg
+			for _, d := range cfg.Disks {
+				g.setBytes(d.ID, v.h.sizes[d.Path])
+			}
 		}
 		return nil
 	})
@@ -236,69 +274,6 @@ func (v *vm) Close() error {
 		close(v.events)
 	})
 	return nil
-}
-
-type volumes struct{ h *host }
-
-func (p volumes) Name() string                          { return "imaginary" }
-func (p volumes) Supports(v machine.Volume) bool        { return v.LocalDisk != nil }
-func (p volumes) Validate(string, machine.Volume) error { return nil }
-func (p volumes) Prepare(_ context.Context, req volume.Request) (volume.Prepared, error) {
-	p.h.mu.Lock()
-	defer p.h.mu.Unlock()
-	if err := p.h.failing["volume"]; err != nil {
-		return volume.Prepared{}, err
-	}
-	p.h.volumes[req.MachineID+"/"+req.Volume.Name]++
-	return volume.Prepared{Handle: "vol://" + req.Volume.Name, Path: req.Dir + "/disk.raw", SizeBytes: 1 << 20}, nil
-}
-
-func (p volumes) Identity(v machine.Volume) string { return v.Name }
-
-func (p volumes) Release(context.Context, volume.Request) error { return nil }
-
-func (p volumes) Delete(_ context.Context, req volume.Request) error {
-	p.h.mu.Lock()
-	defer p.h.mu.Unlock()
-	if p.h.living(req.MachineID) != nil {
-		panic("volume deleted under a living VMM")
-	}
-	delete(p.h.volumes, req.MachineID+"/"+req.Volume.Name)
-	return p.h.failing["volume.delete"]
-}
-
-type nics struct {
-	h    *host
-	name string // "" = imaginary
-}
-
-func (p nics) Name() string { return cmp.Or(p.name, "imaginary") }
-
-func (p nics) key(ref network.Ref) string                  { return p.name + ref.String() }
-func (p nics) Validate(string, []network.Interface) error  { return nil }
-func (p nics) Identity(nic network.Interface) string       { return nic.NetworkID }
-func (p nics) Events(context.Context) <-chan network.Ref   { return nil }
-func (p nics) List(context.Context) ([]network.Ref, error) { return nil, nil }
-func (p nics) Observe(_ context.Context, ref network.Ref) (network.Result, error) {
-	p.h.mu.Lock()
-	defer p.h.mu.Unlock()
-	if !p.h.nics[p.key(ref)] {
-		return network.Result{State: network.StateAbsent}, nil
-	}
-	return network.Result{State: network.StateReady}, nil
-}
-func (p nics) Apply(_ context.Context, req network.Request) (network.Result, error) {
-	p.h.mu.Lock()
-	defer p.h.mu.Unlock()
-	p.h.nics[p.key(req.Ref())] = true
-	return network.Result{State: network.StateReady, Handle: "nic://" + p.name + req.Interface.Name, Backend: network.BackendIsolated}, nil
-}
-
-func (p nics) Delete(_ context.Context, ref network.Ref) (network.Result, error) {
-	p.h.mu.Lock()
-	defer p.h.mu.Unlock()
-	delete(p.h.nics, p.key(ref))
-	return network.Result{State: network.StateAbsent}, nil
 }
 
 type images struct {

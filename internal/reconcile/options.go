@@ -81,6 +81,16 @@ type Options struct {
 	// GuestInfo asks a guest's agent what the guest is; nil = guests have none.
 	GuestInfo func(ctx context.Context, vm vmm.VM) (GuestFacts, error)
 
+	CachePolicy    vmm.CachePolicy // of disks; empty = the driver's default
+	ResizeByReplug bool            // a disk whose guest cannot be told of a new size is taken out and put in again
+	DetachRepeat   time.Duration   // between two requests to a guest to let go of a device; default 5s
+	// DetachSettle is how long a device must have been missing from the spec before its guest is asked to let go of it:
+	// a client replaces an entry by removing it and adding it again. Default 250ms.
+	DetachSettle time.Duration
+	KeepDetached time.Duration // how long the data of a detached local disk are kept; default 10m, negative = not at all
+	SweepEvery   time.Duration // between two looks for what belongs to nobody; default 5m
+	SweepAge     time.Duration // how long something must have belonged to nobody before it is removed; default 45s
+
 	Workers    int           // machines worked on at once; default 15
 	Resync     time.Duration // a look at every machine although nothing was heard; default 1m
 	MaxBackoff time.Duration // after failures of one machine; default and most 30s
@@ -100,6 +110,11 @@ const (
 	DefaultResync         = time.Minute
 	DefaultMaxBackoff     = 30 * time.Second
 	DefaultButtonInterval = 5 * time.Second
+	DefaultDetachRepeat   = 5 * time.Second
+	DefaultDetachSettle   = 250 * time.Millisecond
+	DefaultKeepDetached   = 10 * time.Minute
+	DefaultSweepEvery     = 5 * time.Minute
+	DefaultSweepAge       = 45 * time.Second
 )
 
 func (o *Options) complete() error {
@@ -123,20 +138,26 @@ func (o *Options) complete() error {
 	maps.Copy(networks, o.Networks)
 	networks[o.Network.Name()] = o.Network
 	o.Networks = networks
-	if o.ButtonInterval <= 0 {
-		o.ButtonInterval = DefaultButtonInterval
+	if o.KeepDetached == 0 {
+		o.KeepDetached = DefaultKeepDetached
+	}
+	for _, d := range []struct {
+		of    *time.Duration
+		value time.Duration
+	}{
+		{&o.ButtonInterval, DefaultButtonInterval}, {&o.Resync, DefaultResync}, {&o.MaxBackoff, DefaultMaxBackoff},
+		{&o.DetachRepeat, DefaultDetachRepeat}, {&o.DetachSettle, DefaultDetachSettle},
+		{&o.SweepEvery, DefaultSweepEvery}, {&o.SweepAge, DefaultSweepAge},
+	} {
+		if *d.of <= 0 {
+			*d.of = d.value
+		}
 	}
 	if o.GuestOff == "" {
 		o.GuestOff = GuestOffRestart
 	}
 	if o.Workers <= 0 {
 		o.Workers = DefaultWorkers
-	}
-	if o.Resync <= 0 {
-		o.Resync = DefaultResync
-	}
-	if o.MaxBackoff <= 0 {
-		o.MaxBackoff = DefaultMaxBackoff
 	}
 	if o.Now == nil {
 		o.Now = time.Now

@@ -22,6 +22,12 @@ const (
 	StepVMMLaunch       StepName = "vmm.launch"
 	StepVMMCreate       StepName = "vmm.create"
 	StepVMMBoot         StepName = "vmm.boot"
+	StepVolumeAttach    StepName = "volume.attach"
+	StepVolumeResize    StepName = "volume.resize"
+	StepVolumeDetach    StepName = "volume.detach"
+	StepVolumeRelease   StepName = "volume.release"
+	StepNICAttach       StepName = "nic.attach"
+	StepNICDetach       StepName = "nic.detach"
 	StepGuestStopped    StepName = "guest.stopped"
 	StepShutdownBegin   StepName = "shutdown.begin"
 	StepShutdownCancel  StepName = "shutdown.cancel"
@@ -39,8 +45,9 @@ const (
 // StepNames lists all steps, for docs, metrics and failpoints.
 func StepNames() []StepName {
 	return []StepName{
-		StepImageResolve, StepVolumePrepare, StepNICPrepare, StepVMMLaunch, StepVMMCreate, StepVMMBoot, StepGuestStopped,
-		StepShutdownBegin, StepShutdownCancel, StepGuestShutdown, StepPowerButton,
+		StepImageResolve, StepVolumePrepare, StepNICPrepare, StepVMMLaunch, StepVMMCreate, StepVMMBoot,
+		StepVolumeAttach, StepVolumeResize, StepVolumeDetach, StepVolumeRelease, StepNICAttach, StepNICDetach,
+		StepGuestStopped, StepShutdownBegin, StepShutdownCancel, StepGuestShutdown, StepPowerButton,
 		StepVMMStop, StepVMMKill, StepVMMReap, StepNICRelease, StepVolumeDelete, StepDirectoryRemove, StepRecordRemove,
 	}
 }
@@ -72,6 +79,7 @@ type View struct {
 	Button  time.Duration   // between two presses of the power button
 	Agent   bool            // guests are asked by their agent first
 	Now     time.Time
+	DeviceView
 }
 
 // Plan is what to do next. An empty one means that the host agrees.
@@ -79,6 +87,9 @@ type Plan struct {
 	Steps []Step
 	// Wait is how long to do nothing before planning again; 0 with no steps = until something happens.
 	Wait time.Duration
+	// Devices says that the steps are about devices: those of different devices do not depend on each other.
+	Devices bool
+	Notes   []Note // on devices that are not as wanted and wait
 }
 
 // Times that planning knows.
@@ -110,7 +121,7 @@ func MakePlan(v View) Plan {
 
 func planStop(v View) Plan {
 	if v.Process == ProcessNone {
-		return Plan{}
+		return planDevices(v)
 	}
 	asked := v.Machine.Record.VMM.StopAskedAt
 	if asked == nil {
@@ -145,7 +156,7 @@ func planRun(v View) Plan {
 		if wait := restartWait(v); wait > 0 {
 			return Plan{Wait: wait}
 		}
-		return Plan{Steps: append(planPrepare(v.Machine),
+		return Plan{Steps: append(planPrepare(v),
 			Step{Name: StepVMMLaunch}, Step{Name: StepVMMCreate}, Step{Name: StepVMMBoot})}
 	}
 	if r.VMM.StopAskedAt != nil { // power went off and on again: finish the stop first
@@ -161,20 +172,21 @@ func planRun(v View) Plan {
 	}
 	switch v.VM.State {
 	case vmm.StateRunning:
-		return Plan{}
-	case vmm.StateEmpty:
-		return Plan{Steps: append(planPrepare(v.Machine), Step{Name: StepVMMCreate}, Step{Name: StepVMMBoot})}
+		return planDevices(v)
 	case vmm.StateFailed: // it cannot go on; end it, which counts as a crash
 		return Plan{Steps: []Step{{Name: StepVMMKill}}}
-	case vmm.StateIdle:
-		if r.VMM.BootedAt != nil { // it ran, and nobody asked for its end
+	case vmm.StateIdle, vmm.StateEmpty:
+		if v.VM.State == vmm.StateIdle && r.VMM.BootedAt != nil { // it ran, and nobody asked for its end
 			return Plan{Steps: []Step{{Name: StepGuestStopped}}}
 		}
-		if wait := restartWait(v); wait > 0 {
+		if wait := restartWait(v); wait > 0 && v.VM.State == vmm.StateIdle {
 			return Plan{Wait: wait}
 		}
+		if !v.givenAll() { // a new VMM is simpler than devices changed in a guest that does not run to let go of them
+			return planStop(v)
+		}
 		// Half-created by an earlier try is put right by create.
-		return Plan{Steps: append(planPrepare(v.Machine), Step{Name: StepVMMCreate}, Step{Name: StepVMMBoot})}
+		return Plan{Steps: append(planPrepare(v), Step{Name: StepVMMCreate}, Step{Name: StepVMMBoot})}
 	}
 	return Plan{Steps: []Step{{Name: StepVMMBoot}}}
 }
@@ -189,16 +201,24 @@ func restartWait(v View) time.Duration {
 }
 
 // planPrepare lists what must be there before a VMM starts. All of it is listed each time: the steps find out
-// themselves that there is nothing to do, and a host reboot may have taken things that the record still names.
-func planPrepare(m *machine.Machine) []Step {
+// themselves that there is nothing to do, and a host reboot may have taken things that the record still names. Before
+// a VMM lives, what is in the way of something of the same name goes first.
+func planPrepare(v View) []Step {
+	d := &v.Machine.Desired
 	var steps []Step
-	if _, _, ok := m.Desired.BootImage(); ok {
+	if _, _, ok := d.BootImage(); ok {
 		steps = append(steps, Step{Name: StepImageResolve})
 	}
-	for _, v := range m.Desired.Volumes {
-		steps = append(steps, Step{Name: StepVolumePrepare, Target: v.Name})
+	for _, vol := range d.Volumes {
+		if v.Process == ProcessNone {
+			steps = append(steps, v.clearVolume(vol.Name)...)
+		}
+		steps = append(steps, Step{Name: StepVolumePrepare, Target: vol.Name})
 	}
-	for _, n := range m.Desired.NICs {
+	for _, n := range d.NICs {
+		if rec := v.Machine.Record.NICs[n.Name]; v.Process == ProcessNone && rec.Plugin != "" && !v.sameNIC(n.Name, rec) {
+			steps = append(steps, Step{Name: StepNICRelease, Target: n.Name})
+		}
 		steps = append(steps, Step{Name: StepNICPrepare, Target: n.Name})
 	}
 	return steps

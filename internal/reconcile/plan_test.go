@@ -29,7 +29,15 @@ func TestPlansSayWhatIsStillNeeded(t *testing.T) {
 	deleted.DeletedAt = ago(time.Second)
 	prepare := []string{"image.resolve", "volume.prepare(root)", "volume.prepare(data)", "nic.prepare(n)"}
 	with := func(more ...string) []string { return append(append([]string{}, prepare...), more...) }
-	record := func(v machine.VMMRecord) machine.Record { return machine.Record{VMM: &v} }
+	record := func(v machine.VMMRecord) machine.Record {
+		return machine.Record{
+			VMM:     &v,
+			Volumes: map[string]machine.VolumeRecord{"root": {Handle: "r", Given: true, Boot: true}, "data": {Handle: "d", Given: true}},
+			NICs:    map[string]machine.NICRecord{"n": {Plugin: "p", Given: true, Definition: "same"}},
+		}
+	}
+	had := vmm.Observation{Disks: []string{"disk-data", "disk-root"}, NICs: []string{"nic-n"}}
+	devices := DeviceView{Known: map[Device]DeviceMemory{{NIC: true, Name: "n"}: {Applied: true}}, Wires: map[string]Wire{"n": {Definition: "same"}}}
 	for _, c := range []struct {
 		name    string
 		desired machine.Desired
@@ -49,7 +57,7 @@ func TestPlansSayWhatIsStillNeeded(t *testing.T) {
 		{name: "a VMM that ended is reaped", desired: full, record: record(machine.VMMRecord{}), process: ProcessGone, steps: []string{"vmm.reap"}},
 		{name: "a restart waits for its time", desired: full, record: machine.Record{RestartAt: now.Add(4 * time.Second)}, process: ProcessNone, wait: 4 * time.Second},
 		{name: "a clock set back does not hold a restart up", desired: full, record: machine.Record{RestartAt: now.Add(time.Hour)}, process: ProcessNone, steps: with("vmm.launch", "vmm.create", "vmm.boot")},
-		{name: "nor that of a guest in its VMM", desired: full, record: machine.Record{RestartAt: now.Add(time.Hour), VMM: &machine.VMMRecord{}}, process: ProcessAlive, vm: vmm.StateIdle, steps: with("vmm.create", "vmm.boot")},
+		{name: "nor that of a guest in its VMM", desired: full, record: func() machine.Record { r := record(machine.VMMRecord{}); r.RestartAt = now.Add(time.Hour); return r }(), process: ProcessAlive, vm: vmm.StateIdle, steps: with("vmm.create", "vmm.boot")},
 		{name: "a spawn that was cut off may yet appear", desired: full, record: record(machine.VMMRecord{LaunchedAt: *ago(time.Second)}), process: ProcessIntended, wait: 2 * time.Second},
 		{name: "a spawn that never appeared is cleared", desired: full, record: record(machine.VMMRecord{LaunchedAt: *ago(time.Minute)}), process: ProcessIntended, steps: []string{"vmm.reap"}},
 		{name: "a clock set back does not make it wait", desired: full, record: record(machine.VMMRecord{LaunchedAt: now.Add(time.Hour)}), process: ProcessIntended, steps: []string{"vmm.reap"}},
@@ -70,7 +78,8 @@ func TestPlansSayWhatIsStillNeeded(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			plan := MakePlan(View{Machine: &machine.Machine{Desired: c.desired, Record: c.record}, Process: c.process, VM: vmm.Observation{State: c.vm}, Now: now})
+			had.State = c.vm
+			plan := MakePlan(View{Machine: &machine.Machine{Desired: c.desired, Record: c.record}, Process: c.process, VM: had, Now: now, DeviceView: devices})
 			var steps []string
 			for _, s := range plan.Steps {
 				steps = append(steps, s.String())

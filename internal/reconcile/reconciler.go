@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -28,9 +29,25 @@ type Reconciler struct {
 	failures   map[string]int             // failed rounds in a row, by machine
 	waiting    map[string]map[string]bool // machines that wait for an image, by reference
 	guests     guestInfo
-	unrecorded map[string]time.Time          // when guests were first asked to go down that a full disk kept from being recorded
-	seen       map[string]seenDesired        // what of a machine's wish it was last queued for
-	copies     map[string]context.CancelFunc // end the preparation of a volume under way, by machine
+	unrecorded map[string]time.Time   // when guests were first asked to go down that a full disk kept from being recorded
+	seen       map[string]seenDesired // what of a machine's wish it was last queued for
+	copies     map[string]copying     // preparations of volumes under way, by machine
+	devices    map[string]*devices
+	strays     map[string][]stray // what the sweep found, by machine
+
+	removed sync.Mutex // held while the list of removed machines is read or written
+}
+
+// copying is the preparation of a volume under way, which may take long.
+type copying struct {
+	volume machine.Volume
+	stop   context.CancelFunc
+}
+
+// outdated reports whether nobody waits for what is being prepared any more.
+func (c copying) outdated(d *machine.Desired) bool {
+	v, wanted := d.Volume(c.volume.Name)
+	return d.Deleting() || d.Power == machine.PowerOff || !wanted || !reflect.DeepEqual(v, c.volume)
 }
 
 type seenDesired struct {
@@ -52,7 +69,7 @@ func New(o Options) (*Reconciler, error) {
 		waiting: map[string]map[string]bool{}, seen: map[string]seenDesired{},
 		unrecorded: map[string]time.Time{},
 		guests:     guestInfo{asks: make(chan struct{}, guestAsks), asked: map[string]time.Time{}},
-		copies:     map[string]context.CancelFunc{},
+		copies:     map[string]copying{}, devices: map[string]*devices{}, strays: map[string][]stray{},
 	}, nil
 }
 
@@ -67,6 +84,10 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		wg.Go(func() { r.work(ctx) })
 	}
 	wg.Go(func() { r.resync(ctx) })
+	wg.Go(func() { r.sweepAll(ctx) })
+	for _, name := range sortedKeys(r.o.Networks) {
+		wg.Go(func() { r.watchNetwork(ctx, r.o.Networks[name]) })
+	}
 	<-ctx.Done()
 	r.queue.Close()
 	wg.Wait()
@@ -88,6 +109,7 @@ func (r *Reconciler) Changed(id string, m *machine.Machine) {
 		r.mu.Lock()
 		delete(r.seen, id)
 		delete(r.guests.asked, id)
+		delete(r.devices, id)
 		r.mu.Unlock()
 		return
 	}
@@ -95,8 +117,8 @@ func (r *Reconciler) Changed(id string, m *machine.Machine) {
 	r.mu.Lock()
 	before, known := r.seen[id]
 	r.seen[id] = now
-	if stop := r.copies[id]; stop != nil && now.deleting {
-		stop() // nobody wants that volume any more, and a copy may take long
+	if c, ok := r.copies[id]; ok && c.outdated(&m.Desired) {
+		c.stop()
 	}
 	r.mu.Unlock()
 	if !known || before != now {
@@ -111,6 +133,7 @@ func (r *Reconciler) ImageChanged(ref string) {
 	delete(r.waiting, ref)
 	r.mu.Unlock()
 	for id := range ids {
+		r.unblock(id)
 		r.queue.Add(id)
 	}
 }
@@ -237,11 +260,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, id string) (time.Duration, e
 		if machine.IsKind(err, machine.NotFound) {
 			r.dropSession(id)
 			r.waitNoMore(id)
+			r.mu.Lock()
+			delete(r.devices, id)
+			r.mu.Unlock()
 			return 0, nil
 		}
 		if err != nil {
 			return 0, err
 		}
+		r.clearStrays(ctx, m)
 		view, err := r.observe(ctx, m)
 		if err != nil {
 			return 0, r.report(ctx, id, "observe", fmt.Errorf("observe: %w", err))
@@ -254,7 +281,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, id string) (time.Duration, e
 			if view.Process == ProcessAlive && view.VM.State == vmm.StateRunning {
 				r.lookAfter(ctx, id)
 			}
-			return plan.Wait, r.publish(ctx, view)
+			if plan.Devices { // the machine itself is as wanted, whatever its devices wait for
+				r.mu.Lock()
+				delete(r.failures, id)
+				r.mu.Unlock()
+			}
+			return plan.Wait, r.publish(ctx, view, plan.Notes)
+		}
+		if plan.Devices {
+			if err := r.runDevices(ctx, view.Machine, plan.Steps); err != nil {
+				return 0, err
+			}
+			continue
 		}
 		wait, err := r.run(ctx, view.Machine, plan.Steps)
 		if err != nil || wait > 0 {
@@ -293,9 +331,9 @@ func (r *Reconciler) run(ctx context.Context, planned *machine.Machine, steps []
 func (r *Reconciler) runOne(ctx context.Context, planned *machine.Machine, step Step) (changed bool, err error) {
 	sctx, stop := context.WithCancel(ctx)
 	defer stop()
-	if step.Name == StepVolumePrepare { // before the wish is read, so that no change of it falls between
-		r.setCopy(planned.ID, stop)
-		defer r.setCopy(planned.ID, nil)
+	if v, ok := planned.Desired.Volume(step.Target); ok && step.Name == StepVolumePrepare { // before the wish is read, so that no change of it falls between
+		r.setCopy(planned.ID, copying{volume: v, stop: stop})
+		defer r.setCopy(planned.ID, copying{})
 	}
 	m, err := r.o.Store.Get(planned.ID)
 	if err != nil {
@@ -308,14 +346,14 @@ func (r *Reconciler) runOne(ctx context.Context, planned *machine.Machine, step 
 	return err != nil && sctx.Err() != nil && ctx.Err() == nil, err
 }
 
-func (r *Reconciler) setCopy(id string, stop context.CancelFunc) {
+func (r *Reconciler) setCopy(id string, c copying) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if stop == nil {
+	if c.stop == nil {
 		delete(r.copies, id)
 		return
 	}
-	r.copies[id] = stop
+	r.copies[id] = c
 }
 
 // String returns "name" or "name(target)".

@@ -96,7 +96,9 @@ func killAt(t *testing.T, step StepName, when string) {
 	d.tweak = func(o *Options) {
 		o.DeleteGrace, o.PowerOffGrace = time.Minute, time.Minute
 		o.GuestShutdown = func(context.Context, vmm.VM) error { return errors.New("no agent") }
+		o.KeepDetached = -1
 	}
+	h.lets = func(string) unplug { return late }
 	reached := make(chan struct{})
 	var once atomic.Bool
 	d.start(func(ctx context.Context, s StepName, w string) error {
@@ -125,6 +127,7 @@ func killAt(t *testing.T, step StepName, when string) {
 		if n := len(h.world.Living()); n != 1 {
 			t.Fatalf("%d VMMs run", n)
 		}
+		d.attached(one)
 		d.remove(one)
 	}
 	d.gone(one)
@@ -153,6 +156,19 @@ func drive(t *testing.T, d *daemon, h *host, reached chan struct{}) {
 	}
 	if settle("running", up) {
 		return
+	}
+	for _, change := range []func(*machine.Desired){
+		func(want *machine.Desired) {
+			want.Volumes = append(want.Volumes, machine.Volume{Name: "data", LocalDisk: &machine.LocalDisk{SizeBytes: 2 << 20}})
+			want.NICs = append(want.NICs, machine.NetworkInterface{Name: "extra"})
+		},
+		func(want *machine.Desired) { want.Volumes[1].LocalDisk.SizeBytes = 4 << 20 },
+		func(want *machine.Desired) { want.Volumes, want.NICs = want.Volumes[:1], want.NICs[:1] },
+	} {
+		d.want(one, change)
+		if settle("devices as wanted", func(m *machine.Machine) bool { return up(m) && d.asWanted(m) }) {
+			return
+		}
 	}
 	h.with(t, one, func(g *guest) { g.state = vmm.StateIdle; h.tell(g, vmm.EventGuestStopped) })
 	if settle("restarted after the guest stopped", func(m *machine.Machine) bool { return up(m) && m.Record.Restarts == 1 }) {
@@ -274,7 +290,7 @@ func TestCouldNotAskIsNotGone(t *testing.T) {
 			fail(h)
 			d.start(nil)
 			after := d.until("failure shown", one, func(m *machine.Machine) bool {
-				return len(m.Record.Conditions) > 0 && m.Record.Conditions[0].Reason == "observe"
+				return m.Record.Condition(ConditionReady) != nil && ready(m).Reason == "observe"
 			})
 			if after.Record.State != machine.Running || h.starts != 1 || len(h.world.Living()) != 1 || len(h.volumes) != 1 {
 				t.Errorf("acted without knowing: state %s, %d starts, %d processes, %d volumes",
@@ -294,12 +310,12 @@ func TestAMachineWaitsForItsImageAndIsWokenByIt(t *testing.T) {
 	d.start(nil)
 	d.create(one)
 	d.until("waiting", one, func(m *machine.Machine) bool {
-		return len(m.Record.Conditions) == 1 && m.Record.Conditions[0].Reason == "PullingImage"
+		return m.Record.Condition(ConditionReady) != nil && ready(m).Reason == "PullingImage"
 	})
 	d.images.set(&image.PullFailedError{Ref: "registry/image:1", Err: errors.New("no such host"), RetryAt: time.Now().Add(time.Hour)})
 	d.r.ImageChanged("registry/image:1")
-	m := d.until("failed", one, func(m *machine.Machine) bool { return m.Record.Conditions[0].Reason == "PullImageFailed" })
-	if !strings.Contains(m.Record.Conditions[0].Message, "no such host") {
+	m := d.until("failed", one, func(m *machine.Machine) bool { return ready(m).Reason == "PullImageFailed" })
+	if !strings.Contains(ready(m).Message, "no such host") {
 		t.Errorf("condition: %+v", m.Record.Conditions[0])
 	}
 	d.images.set(nil)

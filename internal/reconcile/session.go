@@ -22,6 +22,7 @@ const (
 	inspectTimeout = 10 * time.Second
 	controlTimeout = 30 * time.Second
 	bootTimeout    = 120 * time.Second
+	attachTimeout  = 90 * time.Second
 )
 
 // session is the hold on one living VMM. One goroutine per session waits for its end and its events.
@@ -32,6 +33,7 @@ type session struct {
 
 	mu     sync.Mutex
 	vm     vmm.VM // nil until connected
+	short  int    // connections in a row that did not last
 	closed chan struct{}
 	once   sync.Once
 }
@@ -74,6 +76,7 @@ func (r *Reconciler) hold(id string, driver vmm.Driver, proc process.Process) *s
 	if old != nil {
 		old.close()
 	}
+	r.unblock(id)
 	go r.follow(id, s)
 	return s
 }
@@ -115,8 +118,13 @@ func (r *Reconciler) connect(ctx context.Context, id string, s *session) (vmm.VM
 	return vm, nil
 }
 
-// pump turns the VMM's events into looks at the machine. When the connection ends the next look makes a new one.
+// lasting is how long a connection must have lasted for its end not to be one of a row.
+const lasting = 10 * time.Second
+
+// pump turns the VMM's events into looks at the machine. When the connection ends the next look makes a new one; not at
+// once if connections end again and again.
 func (r *Reconciler) pump(id string, s *session, vm vmm.VM) {
+	began := r.o.Now()
 	for ev := range vm.Events() {
 		r.guestEvent(id, ev)
 		r.queue.Add(id)
@@ -125,12 +133,20 @@ func (r *Reconciler) pump(id string, s *session, vm vmm.VM) {
 	if s.vm == vm {
 		s.vm = nil
 	}
+	if r.o.Now().Sub(began) >= lasting {
+		s.short = 0
+	}
+	wait := time.Duration(0)
+	if s.short > 0 {
+		wait = capped(100*time.Millisecond, s.short-1, r.o.MaxBackoff)
+	}
+	s.short++
 	s.mu.Unlock()
 	_ = vm.Close()
 	select {
 	case <-s.closed:
 	default:
-		r.queue.Add(id)
+		r.queue.AddAfter(id, wait)
 	}
 }
 
@@ -138,6 +154,10 @@ func (r *Reconciler) guestEvent(id string, ev vmm.Event) {
 	m, err := r.o.Store.Get(id)
 	if err != nil {
 		return
+	}
+	switch ev.Kind {
+	case vmm.EventDeviceRemoved, vmm.EventGuestReset, vmm.EventResync:
+		r.unblock(id)
 	}
 	switch ev.Kind {
 	case vmm.EventGuestReset:
@@ -170,6 +190,18 @@ func (r *Reconciler) closeSessions() {
 
 // observe asks the host what there is of m. An error means "could not ask": nothing must be concluded from it.
 func (r *Reconciler) observe(ctx context.Context, m *machine.Machine) (View, error) {
+	m, err := r.complete(ctx, m)
+	if err != nil {
+		return View{}, err
+	}
+	v, err := r.observeVMM(ctx, m)
+	if err == nil {
+		r.viewDevices(&v)
+	}
+	return v, err
+}
+
+func (r *Reconciler) observeVMM(ctx context.Context, m *machine.Machine) (View, error) {
 	v := View{Machine: m, Process: ProcessNone, Driver: r.o.Driver.Name(), Grace: r.o.grace(m), Button: r.o.ButtonInterval, Agent: r.o.GuestShutdown != nil, Now: r.o.Now()}
 	if m.Record.VMM == nil {
 		return v, nil
@@ -204,6 +236,7 @@ func (r *Reconciler) observe(ctx context.Context, m *machine.Machine) (View, err
 	switch {
 	case err == nil:
 		v.VM = obs
+		_, v.Plugger = s.connected().(vmm.Plugger)
 		return v, nil
 	case s.ended():
 		v.Process = ProcessGone
@@ -222,6 +255,9 @@ func stopping(m *machine.Machine) bool {
 }
 
 func (r *Reconciler) inspect(ctx context.Context, id string, s *session) (vmm.Observation, error) {
+	if s == nil || s.ended() {
+		return vmm.Observation{}, machine.Errorf(machine.Unavailable, "the VMM process has ended")
+	}
 	vm, err := r.connect(ctx, id, s)
 	if err != nil {
 		return vmm.Observation{}, fmt.Errorf("connect to VMM: %w", err)
@@ -234,6 +270,9 @@ func (r *Reconciler) inspect(ctx context.Context, id string, s *session) (vmm.Ob
 	}
 	if obs.MachineID != "" && obs.MachineID != id {
 		return obs, fmt.Errorf("inspect VMM: %w", vmm.ErrIdentity)
+	}
+	if held := s.proc.Identity().PID; obs.PID != 0 && obs.PID != held {
+		return obs, fmt.Errorf("inspect VMM: process %d answers and not %d: %w", obs.PID, held, vmm.ErrIdentity)
 	}
 	return obs, nil
 }

@@ -132,10 +132,10 @@ func TestWhileAGuestGoesDownTheMachineSaysSo(t *testing.T) {
 	d.running(one)
 	d.remove(one)
 	m := d.until("shutting down", one, func(m *machine.Machine) bool {
-		return len(m.Record.Conditions) > 0 && m.Record.Conditions[0].Reason == "ShuttingDown" && m.Record.Shutdown.ButtonAt != nil &&
-			strings.Contains(m.Record.Conditions[0].Message, "no agent answers")
+		return m.Record.Condition(ConditionReady) != nil && ready(m).Reason == "ShuttingDown" && m.Record.Shutdown.ButtonAt != nil &&
+			strings.Contains(ready(m).Message, "no agent answers")
 	})
-	if m.Record.State != machine.Terminating || !strings.Contains(m.Record.Conditions[0].Message, "its power is cut at") {
+	if m.Record.State != machine.Terminating || !strings.Contains(ready(m).Message, "its power is cut at") {
 		t.Errorf("state %s, condition %+v", m.Record.State, m.Record.Conditions[0])
 	}
 	version := m.Version

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
@@ -14,14 +15,16 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
 )
 
-// ConditionReady is the condition that says whether a machine is as wanted, and if not, at which step it stands.
+// ConditionReady is the condition that says whether a machine is as wanted, and if not, at which step it stands. Devices
+// that come and go while the guest runs have conditions of their own.
 const ConditionReady = "Ready"
 
 // publish writes what follows from desired state, record and observation, if it differs from what was last shown.
-func (r *Reconciler) publish(ctx context.Context, v View) error {
+func (r *Reconciler) publish(ctx context.Context, v View, notes []Note) error {
 	now := r.o.Now()
 	_, err := r.o.Store.UpdateRecord(ctx, v.Machine.ID, func(rec *machine.Record) error {
 		applyStatus(rec, v, now)
+		deviceConditions(rec, v.runs(), notes, now)
 		return nil
 	})
 	if machine.IsKind(err, machine.NotFound) {
@@ -32,7 +35,7 @@ func (r *Reconciler) publish(ctx context.Context, v View) error {
 
 func applyStatus(rec *machine.Record, v View, now time.Time) {
 	d := &v.Machine.Desired
-	running := v.Process == ProcessAlive && (v.VM.State == vmm.StateRunning || v.VM.State == vmm.StatePaused)
+	running := v.runs()
 	rec.ObservedGeneration = d.Generation
 	rec.State = shownState(v, running, rec.State)
 	if running && rec.VMM != nil && rec.VMM.BootedAt == nil {
@@ -73,32 +76,33 @@ func shownState(v View, running bool, before machine.State) machine.State {
 	return machine.Pending
 }
 
-// attach marks what the VMM was seen to have.
-func attach(rec *machine.Record, v View) {
-	disks, nics := map[string]bool{}, map[string]bool{}
-	for _, id := range v.VM.Disks {
-		disks[id] = true
-	}
-	for _, id := range v.VM.NICs {
-		nics[id] = true
-	}
-	for name, vol := range rec.Volumes {
-		vol.Attached = disks[vmm.DeviceID("disk", name)]
-		rec.Volumes[name] = vol
-	}
-	for name, nic := range rec.NICs {
-		nic.Attached = nics[vmm.DeviceID("nic", name)]
-		rec.NICs[name] = nic
-	}
+// runs reports whether there is a guest that runs.
+func (v View) runs() bool {
+	return v.Process == ProcessAlive && (v.VM.State == vmm.StateRunning || v.VM.State == vmm.StatePaused)
 }
 
-func detachAll(rec *machine.Record) {
+// attach marks what the VMM was seen to have and is what is wanted.
+func attach(rec *machine.Record, v View) {
+	d := &v.Machine.Desired
 	for name, vol := range rec.Volumes {
-		vol.Attached = false
+		_, wanted := d.Volume(name)
+		fit, id := wanted && v.fits(name, vol), Device{Name: name}.id()
+		vol.Attached = fit && vol.Given && slices.Contains(v.VM.Disks, id)
+		if fit { // a wish that was taken back
+			vol.AskedAt = time.Time{}
+		}
+		if bytes, told := v.VM.DiskBytes[id]; told && vol.Given {
+			vol.GuestBytes = bytes
+		}
 		rec.Volumes[name] = vol
 	}
 	for name, nic := range rec.NICs {
-		nic.Attached = false
+		_, wanted := d.NIC(name)
+		fit := wanted && v.sameNIC(name, nic)
+		nic.Attached = fit && nic.Given && slices.Contains(v.VM.NICs, Device{NIC: true, Name: name}.id())
+		if fit {
+			nic.AskedAt = time.Time{}
+		}
 		rec.NICs[name] = nic
 	}
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
 )
 
 // marker makes the mark of one launch: state root, machine, launch.
@@ -28,89 +27,6 @@ func (r *Reconciler) marker(id string) string {
 
 // markerPrefix is what all marks of a machine begin with.
 func (r *Reconciler) markerPrefix(id string) string { return r.o.Store.ID() + "/" + id + "/" }
-
-// vmConfig is the whole virtual machine as wanted, from the desired state and what was prepared for it.
-func (r *Reconciler) vmConfig(ctx context.Context, m *machine.Machine) (vmm.Config, error) {
-	d := &m.Desired
-	cfg := vmm.Config{
-		Ref: r.o.ref(m.ID), CPUs: d.Resources.CPUs, MemoryBytes: d.Resources.MemoryBytes,
-		GuestAgent: r.o.GuestShutdown != nil && r.o.Driver.Capabilities().GuestAgent,
-	}
-	if d.GuestConfig != nil {
-		cfg.Hostname = d.GuestConfig.Hostname
-	}
-	img, err := r.image(ctx, m)
-	if err != nil {
-		return cfg, err
-	}
-	if img != nil && img.Kernel != nil {
-		cfg.Boot = vmm.Boot{Kernel: img.Kernel.Path, CommandLine: img.CommandLine}
-		if img.Initramfs != nil {
-			cfg.Boot.Initramfs = img.Initramfs.Path
-		}
-	}
-	for _, v := range bootFirst(d) {
-		rec, ok := m.Record.Volumes[v.Name]
-		if !ok || rec.Path == "" {
-			return cfg, machine.Errorf(machine.FailedPrecondition, "volume %s is not prepared", v.Name)
-		}
-		cfg.Disks = append(cfg.Disks, vmm.Disk{ID: vmm.DeviceID("disk", v.Name), Path: rec.Path, Serial: rec.Serial})
-	}
-	for _, n := range d.NICs {
-		nic, err := r.vmNIC(ctx, m, n)
-		if err != nil {
-			return cfg, err
-		}
-		cfg.NICs = append(cfg.NICs, nic)
-	}
-	if len(d.Ignition) > 0 {
-		transport, err := vmm.ChooseIgnition(r.o.Driver.Capabilities(), r.o.Ignition, len(d.Ignition))
-		if err != nil {
-			return cfg, err
-		}
-		cfg.Ignition = &vmm.Ignition{Transport: transport, Data: d.Ignition}
-	}
-	return cfg, nil
-}
-
-// bootFirst is the volumes in order, the boot volume moved to the front.
-func bootFirst(d *machine.Desired) []machine.Volume {
-	_, boot, ok := d.BootImage()
-	out := make([]machine.Volume, 0, len(d.Volumes))
-	for _, first := range []bool{true, false} {
-		for _, v := range d.Volumes {
-			if (ok && v.Name == boot) == first {
-				out = append(out, v)
-			}
-		}
-	}
-	return out
-}
-
-func (r *Reconciler) vmNIC(ctx context.Context, m *machine.Machine, n machine.NetworkInterface) (vmm.NIC, error) {
-	result, err := r.o.Network.Apply(ctx, r.nicRequest(m, n))
-	if err != nil {
-		return vmm.NIC{}, err
-	}
-	if result.State != network.StateReady {
-		return vmm.NIC{}, machine.Errorf(machine.FailedPrecondition, "network interface %s is not ready: %s", n.Name, result.Message)
-	}
-	nic := vmm.NIC{ID: vmm.DeviceID("nic", n.Name), MAC: result.MAC, Tap: result.Tap}
-	switch result.Backend {
-	case network.BackendIsolated:
-		nic.Kind = vmm.NICIsolated
-	case network.BackendTap:
-		nic.Kind = vmm.NICTap
-	case network.BackendUser:
-		nic.Kind = vmm.NICUser
-		for _, f := range result.Forwards {
-			nic.Forwards = append(nic.Forwards, vmm.PortForward(f))
-		}
-	default:
-		return nic, fmt.Errorf("network interface %s: unknown back end %q", n.Name, result.Backend)
-	}
-	return nic, nil
-}
 
 // launch starts the VMM process. The intent, with the mark under which the process can be found, is durable before
 // the process exists; its identity is recorded right after.
@@ -136,7 +52,10 @@ func (r *Reconciler) launch(ctx context.Context, m *machine.Machine) error {
 	if cfg.Ignition != nil {
 		rec.Ignition = string(cfg.Ignition.Transport)
 	}
-	if err := r.record(ctx, m.ID, func(record *machine.Record) { record.VMM = &rec }); err != nil {
+	if err := r.record(ctx, m.ID, func(record *machine.Record) {
+		record.VMM = &rec
+		giveAll(record, &m.Desired)
+	}); err != nil {
 		return err
 	}
 	if err := r.o.Failpoint(ctx, StepVMMLaunch, "intended"); err != nil {
@@ -354,7 +273,7 @@ func (r *Reconciler) reap(ctx context.Context, m *machine.Machine) error {
 	}
 	clearVMM := func(record *machine.Record) {
 		record.VMM, record.Shutdown = nil, nil
-		detachAll(record)
+		takeAll(record)
 	}
 	if stopping(m) || rec.Process == nil {
 		r.tellShutdown(m)
@@ -387,6 +306,9 @@ func (r *Reconciler) removeDirectory(m *machine.Machine) error {
 }
 
 func (r *Reconciler) removeRecord(ctx context.Context, m *machine.Machine) error {
+	if err := r.noteRemoved(m.ID); err != nil { // the sweep then proves less; a full disk is no reason to keep the machine
+		r.o.Logger.Warn("removed machine is not listed", "machine", m.ID, "error", err)
+	}
 	if err := r.o.Store.Remove(ctx, m.ID); err != nil && !machine.IsKind(err, machine.NotFound) {
 		return err
 	}

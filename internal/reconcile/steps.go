@@ -17,6 +17,9 @@ var stepDeadlines = map[StepName]time.Duration{
 	StepVolumeDelete:  5 * time.Minute,
 	StepVMMLaunch:     time.Minute,
 	StepVMMBoot:       bootTimeout + connectTimeout,
+	StepVolumeAttach:  attachTimeout,
+	StepVolumeResize:  attachTimeout,
+	StepVolumeRelease: time.Minute,
 }
 
 // step runs one step between its two failpoints.
@@ -50,6 +53,18 @@ func (r *Reconciler) act(ctx context.Context, m *machine.Machine, s Step) error 
 		return r.create(ctx, m)
 	case StepVMMBoot:
 		return r.boot(ctx, m)
+	case StepVolumeAttach:
+		return r.attachVolume(ctx, m, s.Target)
+	case StepVolumeResize:
+		return r.resizeVolume(ctx, m, s.Target)
+	case StepVolumeDetach:
+		return r.detachVolume(ctx, m, s.Target)
+	case StepVolumeRelease:
+		return r.releaseVolume(ctx, m, s.Target)
+	case StepNICAttach:
+		return r.attachNIC(ctx, m, s.Target)
+	case StepNICDetach:
+		return r.detachNIC(ctx, m, s.Target)
 	case StepGuestStopped:
 		return r.guestStopped(ctx, m)
 	case StepShutdownBegin:
