@@ -185,6 +185,7 @@ func TestRandomDamageNeverMakesOpeningPanic(t *testing.T) {
 	for i := range 40 {
 		create(t, s, string(rune('a'+i)))
 	}
+	checkpointNow(t, s)
 	var used int64
 	if err := s.db.View(func(tx *bolt.Tx) error { used = tx.Size(); return nil }); err != nil {
 		t.Fatal(err)
@@ -282,7 +283,7 @@ func schemaZero(t *testing.T) (dir string, file []byte) {
 
 func TestOlderSchemaIsMigratedAfterACopy(t *testing.T) {
 	dir, _ := schemaZero(t)
-	h := hooks{migrations: map[uint64]migration{0: migrateFromZero}}
+	h := hooks{migrations: map[uint64]migration{0: migrateFromZero, 1: migrations()[1]}}
 	s := openWith(t, Options{Dir: dir, hooks: h})
 	if len(s.List()) != 2 || s.ID() == "" {
 		t.Fatalf("after migration: id %q, machines %v", s.ID(), s.List())
@@ -317,7 +318,7 @@ func TestFailedMigrationLeavesTheFileAsItWas(t *testing.T) {
 	dir, before := schemaZero(t)
 	_, err := Open(context.Background(), Options{Dir: dir, hooks: hooks{migrations: map[uint64]migration{0: func(tx *bolt.Tx) error {
 		return errors.Join(migrateFromZero(tx), errors.New("boom"))
-	}}}})
+	}, 1: migrations()[1]}}})
 	if err == nil || !strings.Contains(err.Error(), "boom") {
 		t.Fatalf("got %v", err)
 	}
@@ -341,7 +342,7 @@ func TestSchemaThatCannotBeReadIsRefused(t *testing.T) {
 	tamper(t, s.dir, func(tx *bolt.Tx) error { return initialise(tx, 7) })
 	_, err = Open(context.Background(), Options{Dir: s.dir})
 	wantKind(t, err, machine.FailedPrecondition)
-	if !strings.Contains(err.Error(), "schema 7, written by a newer version; this one knows up to 1") {
+	if !strings.Contains(err.Error(), "schema 7, written by a newer version; this one knows up to 2") {
 		t.Errorf("unclear error: %v", err)
 	}
 }

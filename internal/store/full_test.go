@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	bolt "go.etcd.io/bbolt"
@@ -107,27 +108,28 @@ func TestFullDiskSimulated(t *testing.T) {
 	checkFull(t, s, func() { free.Store(64 << 20) })
 }
 
-func TestFailedCommitChangesNothing(t *testing.T) {
+func TestFailedWriteChangesNothing(t *testing.T) {
 	ctx := context.Background()
 	var fail atomic.Pointer[error]
-	h := hooks{commit: func(tx *bolt.Tx) error {
+	h := hooks{sync: func(f *os.File) error {
 		if err := fail.Load(); err != nil {
 			return *err
 		}
-		return tx.Commit()
+		return syncData(f)
 	}}
 	s := openWith(t, Options{Dir: t.TempDir(), hooks: h})
 	before := create(t, s, "a")
 	for cause, kind := range map[error]machine.Kind{
 		syscall.ENOSPC: machine.Exhausted, syscall.EDQUOT: machine.Exhausted, syscall.EIO: machine.Unavailable,
 	} {
-		wrapped := fmt.Errorf("pwrite: %w", cause)
+		wrapped := fmt.Errorf("fdatasync: %w", cause)
 		fail.Store(&wrapped)
 		_, err := s.UpdateDesired(ctx, "a", 0, func(d *machine.Desired) error { d.Class = "big"; return nil })
 		wantKind(t, err, kind)
 		_, err = s.Create(ctx, testMachine("b"))
 		wantKind(t, err, kind)
 		wantKind(t, s.Remove(ctx, "a"), kind)
+		wantKind(t, s.WriteProbe(ctx), kind)
 		wantKind(t, s.Healthy(), kind)
 		if got := s.List(); len(got) != 1 || got[0] != before {
 			t.Fatalf("%v: list changed: %v", cause, got)
@@ -142,41 +144,96 @@ func TestFailedCommitChangesNothing(t *testing.T) {
 	}
 }
 
-// The last step of a commit is to sync the page that makes it valid. When that fails nobody knows what a crash would
-// leave, but the running database goes on from the new state.
-func TestCommitThatFailedAfterItsLastWriteIsSettledByTheNext(t *testing.T) {
+// When a sync fails nobody knows what a crash would leave, and syncing again would not tell: what was written must
+// not be built upon, and must be gone for good once a later write was acknowledged.
+func TestAWriteWhoseSyncFailedIsNeverTakenForDurable(t *testing.T) {
+	ctx := context.Background()
+	for name, later := range map[string]func(*testing.T, *Store){
+		"crash right after it": func(*testing.T, *Store) {},
+		"one more write":       func(t *testing.T, s *Store) { create(t, s, "b") },
+		"a bigger write": func(t *testing.T, s *Store) {
+			m := testMachine("b")
+			m.Desired.Ignition = make([]byte, 20<<10)
+			if _, err := s.Create(ctx, m); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a write elsewhere": func(t *testing.T, s *Store) {
+			checkpointNow(t, s) // the journal begins anew
+			create(t, s, "b")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var fail atomic.Bool
+			s := openWith(t, Options{Dir: t.TempDir(), hooks: hooks{checkpointAfter: time.Hour, sync: func(f *os.File) error {
+				err := syncData(f)
+				if fail.Load() {
+					return errors.Join(err, syscall.EIO)
+				}
+				return err
+			}}})
+			create(t, s, "a")
+			w := s.Watch(ctx, WatchOptions{})
+			defer w.Close()
+			fail.Store(true)
+			_, err := s.UpdateDesired(ctx, "a", 0, func(d *machine.Desired) error { d.Class = "big"; return nil })
+			wantKind(t, err, machine.Unavailable)
+			if m, _ := s.Get("a"); m.Desired.Class != "small" || len(w.queue) > 0 {
+				t.Fatal("an unacknowledged write is visible")
+			}
+			fail.Store(false)
+			later(t, s)
+			memory := s.List()
+			disk := openWith(t, Options{Dir: crash(t, s)}).List()
+			if len(memory) == 1 { // the failed write may have happened
+				memory[0].Desired.Class, memory[0].Version = disk[0].Desired.Class, disk[0].Version
+			}
+			if d := cmp.Diff(memory, disk); d != "" {
+				t.Fatalf("memory and disk went apart:\n%s", d)
+			}
+			if len(memory) == 2 {
+				if d := cmp.Diff(memory, reopen(t, s).List()); d != "" {
+					t.Fatalf("memory and disk went apart after a clean end:\n%s", d)
+				}
+			}
+		})
+	}
+}
+
+func TestADatabaseThatCannotBeWrittenHoldsUpNoWriteUntilTheJournalIsFull(t *testing.T) {
 	ctx := context.Background()
 	var fail atomic.Bool
-	h := hooks{commit: func(tx *bolt.Tx) error {
-		err := tx.Commit()
-		if fail.Load() {
-			return errors.Join(err, syscall.EIO)
-		}
-		return err
-	}}
-	s := openWith(t, Options{Dir: t.TempDir(), hooks: h})
-	create(t, s, "a")
-	w := s.Watch(ctx, WatchOptions{})
-	defer w.Close()
 	fail.Store(true)
-	_, err := s.UpdateDesired(ctx, "a", 0, func(d *machine.Desired) error { d.Class = "big"; return nil })
-	wantKind(t, err, machine.Unavailable)
-	_, err = s.UpdateRecord(ctx, "a", func(r *machine.Record) error { r.Restarts = 7; return nil })
-	wantKind(t, err, machine.Unavailable)
-	if m, _ := s.Get("a"); m.Desired.Class != "small" {
-		t.Fatal("an unacknowledged write is visible")
+	s := openWith(t, Options{Dir: t.TempDir(), hooks: hooks{
+		reserve: 64 << 10, checkpointAfter: time.Millisecond,
+		commit: func(tx *bolt.Tx) error {
+			if fail.Load() {
+				return syscall.EIO
+			}
+			return tx.Commit()
+		},
+	}})
+	n := 0
+	for ; ; n++ {
+		if _, err := s.Create(ctx, testMachine(fmt.Sprint("m", n))); err != nil {
+			wantKind(t, err, machine.Unavailable)
+			break
+		}
+	}
+	if want := 2 * 64 / 4; n < want/2 || n > want {
+		t.Errorf("%d writes were taken, want about %d", n, want)
+	}
+	wantKind(t, s.Healthy(), machine.Unavailable)
+	if got := openWith(t, Options{Dir: crash(t, s)}).List(); len(got) != n {
+		t.Errorf("%d machines after a crash, want %d", len(got), n)
 	}
 	fail.Store(false)
-	m := create(t, s, "b")
-	if id, got, err := w.Next(ctx); err != nil || id != "a" || got.Desired.Class != "big" || got.Record.Restarts != 0 {
-		t.Fatalf("watch: %v %v %v", id, got, err)
+	create(t, s, "last")
+	if err := s.Healthy(); err != nil {
+		t.Errorf("still unhealthy: %v", err)
 	}
-	if id, got, err := w.Next(ctx); err != nil || id != "b" || got != m {
-		t.Fatalf("watch: %v %v %v", id, got, err)
-	}
-	memory := s.List()
-	if d := cmp.Diff(memory, reopen(t, s).List()); d != "" {
-		t.Fatalf("memory and disk went apart:\n%s", d)
+	if got := reopen(t, s).List(); len(got) != n+1 {
+		t.Errorf("%d machines in the end, want %d", len(got), n+1)
 	}
 }
 
@@ -189,14 +246,16 @@ func TestPanicOfTheDatabaseEndsWritingButNotReading(t *testing.T) {
 		}
 		return tx.Commit()
 	}}
+	h.checkpointAfter = time.Hour
 	s := openWith(t, Options{Dir: t.TempDir(), hooks: h})
 	create(t, s, "a")
 	fail.Store(true)
-	for range 2 {
-		_, err := s.Create(ctx, testMachine("b"))
-		wantKind(t, err, machine.Unavailable)
-		fail.Store(false)
+	if err := tryCheckpoint(s); !machine.IsKind(err, machine.Unavailable) {
+		t.Fatalf("got %v", err)
 	}
+	fail.Store(false)
+	_, err := s.Create(ctx, testMachine("b"))
+	wantKind(t, err, machine.Unavailable)
 	wantKind(t, s.Healthy(), machine.Unavailable)
 	if len(s.List()) != 1 {
 		t.Fatal("reading ended, too")
@@ -263,5 +322,45 @@ func TestOpeningOnAFullDiskWorks(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(s.dir, fileName+".new")); err == nil {
 		t.Error("a temporary file is left")
+	}
+}
+
+func TestWhatDoesNotFitIntoTheDatabaseStaysInTheJournal(t *testing.T) {
+	first := openWith(t, Options{Dir: t.TempDir(), hooks: hooks{checkpointAfter: time.Hour}})
+	for i := range 9 {
+		create(t, first, fmt.Sprint("m", i))
+	}
+	checkpointNow(t, first)
+	if err := first.Remove(context.Background(), "m8"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.UpdateRecord(context.Background(), "m1", func(r *machine.Record) error { r.Restarts = 3; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	create(t, first, "n")
+	want, dir := first.List(), crash(t, first)
+	full := hooks{
+		allocate: func(*os.File, int64) error { return syscall.ENOSPC },
+		commit:   func(tx *bolt.Tx) error { return errors.Join(syscall.ENOSPC, tx.Rollback()) },
+	}
+	for range 3 {
+		s := openWith(t, Options{Dir: dir, hooks: full})
+		if d := cmp.Diff(want, s.List()); d != "" {
+			t.Fatalf("what the journal alone has is not seen:\n%s", d)
+		}
+		wantKind(t, s.Healthy(), machine.Exhausted)
+		id := want[0].ID
+		if err := s.Remove(context.Background(), id); err != nil {
+			t.Fatalf("remove on a full disk: %v", err)
+		}
+		want = want[1:]
+		s.Close()
+	}
+	s := openWith(t, Options{Dir: dir})
+	if d := cmp.Diff(want, s.List()); d != "" {
+		t.Fatalf("in the end:\n%s", d)
+	}
+	if err := s.Healthy(); err != nil {
+		t.Error(err)
 	}
 }

@@ -28,15 +28,15 @@ func (s *Store) load(ctx context.Context) error {
 	info, err := os.Stat(s.path())
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		if err := s.make(); err != nil {
-			return machine.Wrap(kindOfIO(err), err, "make store")
+		if err := s.makeFirst(); err != nil {
+			return err
 		}
 	case err != nil:
 		return machine.Wrap(kindOfIO(err), err, "open store")
 	case !info.Mode().IsRegular():
 		return machine.Errorf(machine.FailedPrecondition, "%s is not a regular file", s.path())
 	}
-	for _, step := range []func() error{s.inspect, s.open, s.migrate, s.takeSpace, s.read} {
+	for _, step := range []func() error{s.inspect, s.open, s.openJournal, s.catchUp, s.migrate, s.takeSpace, s.read} {
 		if err := ctx.Err(); err != nil {
 			return machine.Wrap(machine.Unavailable, err, "open store")
 		}
@@ -61,6 +61,18 @@ func (s *Store) boltOptions() *bolt.Options {
 			return f, err
 		},
 	}
+}
+
+// makeFirst makes the journal, then state.db, so that a state.db of this schema always has one.
+func (s *Store) makeFirst() error {
+	if err := s.checkOrphan(); err != nil {
+		return err
+	}
+	err := s.makeJournal()
+	if err == nil {
+		err = s.make()
+	}
+	return machine.Wrap(kindOfIO(err), err, "make store")
 }
 
 // make creates the file under another name, so that state.db is always complete.
@@ -163,7 +175,7 @@ func (s *Store) takeSpace() error {
 type loaded struct {
 	key             []byte
 	id              string
-	desired, record []byte // of bbolt: valid during the transaction alone
+	desired, record []byte // nil if absent; of bbolt: valid during the transaction alone
 	m               *machine.Machine
 	damage          string
 }
@@ -181,7 +193,7 @@ func (s *Store) read() error {
 		if err := s.readQuarantine(tx); err != nil {
 			return err
 		}
-		objects := pair(tx)
+		objects := s.backlog.overlay(pair(tx))
 		s.identify(objects)
 		if err := decodeAll(objects); err != nil {
 			return err
@@ -217,10 +229,10 @@ func pair(tx *bolt.Tx) []loaded {
 		order := bytes.Compare(dk, rk)
 		switch {
 		case rk == nil || dk != nil && order < 0:
-			objects = append(objects, loaded{key: dk, desired: dv, damage: "desired half without record"})
+			objects = append(objects, loaded{key: dk, desired: dv})
 			dk, dv = d.Next()
 		case dk == nil || order > 0:
-			objects = append(objects, loaded{key: rk, record: rv, damage: "record half without desired"})
+			objects = append(objects, loaded{key: rk, record: rv})
 			rk, rv = r.Next()
 		default:
 			objects = append(objects, loaded{key: dk, desired: dv, record: rv})
@@ -240,7 +252,10 @@ func (s *Store) identify(objects []loaded) {
 		o.id = id
 		s.sequence = max(s.sequence, n)
 		switch {
-		case o.damage != "":
+		case o.record == nil:
+			o.damage = "desired half without record"
+		case o.desired == nil:
+			o.damage = "record half without desired"
 		case !ok:
 			o.damage = "key is cut off"
 		case twice:

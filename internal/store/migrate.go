@@ -18,12 +18,13 @@ import (
 )
 
 // currentSchema is the layout that this build reads and writes.
-const currentSchema = 1
+const currentSchema = 2
 
 // Keys of the meta bucket.
 const (
-	schemaKey = "schema"
-	idKey     = "id"
+	schemaKey  = "schema"
+	idKey      = "id"
+	appliedKey = "applied" // number of the last record of the journal that the file has
 )
 
 // migration brings a file from one schema to the next. It runs in the transaction of all migrations, so it either
@@ -31,7 +32,12 @@ const (
 type migration func(*bolt.Tx) error
 
 // migrations of this build, by the schema they start from.
-func migrations() map[uint64]migration { return map[uint64]migration{} }
+func migrations() map[uint64]migration {
+	return map[uint64]migration{
+		// Schema 2 has the layout of schema 1. Its number keeps versions out that know nothing of the journal.
+		1: func(*bolt.Tx) error { return nil },
+	}
+}
 
 // readSchema returns the schema of a file; one without a number is of schema 0.
 func readSchema(tx *bolt.Tx) (uint64, error) {
@@ -75,6 +81,9 @@ func (s *Store) migrate() error {
 	})
 	if err != nil || schema == s.hooks.schema {
 		return err
+	}
+	if !s.backlog.empty() {
+		return machine.Errorf(machine.Unavailable, "migrate store: its journal cannot be brought into %s", s.path())
 	}
 	backup := fmt.Sprintf("%s.v%d.bak", s.path(), schema)
 	if err := s.backUp(backup); err != nil {

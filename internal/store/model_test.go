@@ -6,16 +6,17 @@ package store
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	bolt "go.etcd.io/bbolt"
 	"pgregory.net/rapid"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
@@ -26,6 +27,7 @@ type model struct {
 	t        *rapid.T
 	base     string
 	roots    int
+	disk     sync.Mutex // held while state.db is written
 	s        *Store
 	machines map[string]*machine.Machine
 	watch    *Watch
@@ -33,7 +35,16 @@ type model struct {
 }
 
 func (m *model) open(dir string) {
-	s, err := Open(context.Background(), Options{Dir: dir})
+	// A journal this small is full, and begins anew, again and again. Checkpoints write to state.db in the background,
+	// and a copy must not catch one in the middle: no crash leaves the pages of one moment beside those of another.
+	s, err := Open(context.Background(), Options{Dir: dir, hooks: hooks{
+		reserve: 64 << 10, checkpointAfter: time.Millisecond,
+		commit: func(tx *bolt.Tx) error {
+			m.disk.Lock()
+			defer m.disk.Unlock()
+			return tx.Commit()
+		},
+	}})
 	if err != nil {
 		m.t.Fatalf("open: %v", err)
 	}
@@ -49,24 +60,14 @@ func (m *model) close() {
 	}
 }
 
-// crash goes on from a copy of the file as it is now, taken while the store is open and in use.
+// crash goes on from a copy of the files as they are now, taken while the store is open and in use.
 func (m *model) crash(t *rapid.T) {
 	m.roots++
 	dir := filepath.Join(m.base, fmt.Sprint(m.roots))
-	if err := os.Mkdir(dir, 0o750); err != nil {
-		t.Fatal(err)
-	}
-	from, err := os.Open(m.s.path())
+	m.disk.Lock()
+	err := copyRoot(m.s.dir, dir)
+	m.disk.Unlock()
 	if err != nil {
-		t.Fatal(err)
-	}
-	defer from.Close()
-	to, err := os.Create(filepath.Join(dir, fileName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer to.Close()
-	if _, err := io.Copy(to, from); err != nil {
 		t.Fatal(err)
 	}
 	m.close()

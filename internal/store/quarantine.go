@@ -69,14 +69,18 @@ func (s *Store) putAside(damaged []loaded) {
 		s.log.Error("store object is damaged and quarantined", "machine", d.id, "reason", d.damage)
 		s.quarantine.add(Quarantined{Key: d.id, Reason: d.damage, At: now})
 	}
-	err := s.transact(s.size, func(tx *bolt.Tx) error {
+	if !s.backlog.empty() {
+		s.log.Error("damaged store objects could not be moved to quarantine before the journal is in the database")
+		return
+	}
+	err := s.transact(func(tx *bolt.Tx) error {
 		for _, d := range damaged {
 			if err := moveToQuarantine(tx, d, now); err != nil {
 				return err
 			}
 		}
 		return nil
-	}, func() []change { return nil })
+	})
 	if err != nil {
 		s.log.Error("damaged store objects could not be moved to quarantine", "error", err)
 		s.health.set(err)

@@ -18,15 +18,16 @@ const (
 	maxGrowth      = 64 << 20
 )
 
+// journalPerReserve is the size of the journal in reserves. It holds the largest batch, and on a full disk the
+// deletions that state.db takes only as others free pages of it.
+const journalPerReserve = 2
+
 // slack is what a transaction needs beside the values it writes: copies of the pages around them.
 const slack = 64 << 10
 
-// haveRoom reports whether ordinary writes of so many bytes can be made without touching the reserve, after trying
-// to take more space if need be. Pages that are free inside of the file count, too.
+// haveRoom reports whether state.db can take what the journal holds and ordinary writes of so many bytes without
+// touching the reserve, after trying to take more space if need be. Pages that are free inside of the file count, too.
 func (s *Store) haveRoom(bytes int) bool {
-	if s.broken != nil {
-		return true // let the transaction say so
-	}
 	var used int64
 	if err := s.guard(func() error {
 		return s.db.View(func(tx *bolt.Tx) error {
@@ -34,22 +35,30 @@ func (s *Store) haveRoom(bytes int) bool {
 			return nil
 		})
 	}); err != nil {
-		return true
+		return true // let the checkpoint say so
 	}
 	stats := s.db.Stats()
 	free := int64(stats.FreePageN+stats.PendingPageN) * int64(s.db.Info().PageSize)
-	tail := s.size - used
-	need := int64(2*bytes) + slack
-	if free+tail >= s.reserve+need {
-		return true
+	bytes += s.backlog.bytes
+	if s.underWay != nil {
+		bytes += s.underWay.backlog.bytes
 	}
-	return s.grow(2*bytes) == nil
+	missing := s.reserve + int64(2*bytes) + slack - free - (s.allocated() - used)
+	return missing <= 0 || s.grow(missing) == nil
+}
+
+func (s *Store) allocated() int64 {
+	s.space.Lock()
+	defer s.space.Unlock()
+	return s.size
 }
 
 // grow allocates more of the file, at least so many bytes.
-func (s *Store) grow(bytes int) error {
+func (s *Store) grow(bytes int64) error {
+	s.space.Lock()
+	defer s.space.Unlock()
 	page := int64(s.db.Info().PageSize)
-	size := (s.size + max(s.growth(), int64(bytes)) + page - 1) / page * page
+	size := (s.size + max(s.growth(), bytes) + page - 1) / page * page
 	if err := s.hooks.allocate(s.file, size); err != nil {
 		return fmt.Errorf("allocate %d bytes for the store: %w", size, err)
 	}
@@ -69,11 +78,19 @@ func allocateByWriting(f *os.File, size int64) error {
 	if err != nil {
 		return err
 	}
-	zeros := make([]byte, 1<<20)
-	for at := info.Size(); at < size; {
-		n, err := f.WriteAt(zeros[:min(int64(len(zeros)), size-at)], at)
+	if err := writeZeros(f, info.Size(), size); err != nil {
+		return restore(f, info.Size(), err)
+	}
+	return nil
+}
+
+// writeZeros writes zeros and syncs them.
+func writeZeros(f *os.File, from, to int64) error {
+	zeros := make([]byte, 256<<10)
+	for at := from; at < to; {
+		n, err := f.WriteAt(zeros[:min(int64(len(zeros)), to-at)], at)
 		if err != nil {
-			return fmt.Errorf("write zeros: %w", restore(f, info.Size(), err))
+			return fmt.Errorf("write zeros: %w", err)
 		}
 		at += int64(n)
 	}

@@ -23,8 +23,9 @@ const UIDLabel = "machinepoollet.ironcore.dev/machine-uid"
 
 // Names of files below the state root.
 const (
-	fileName = "state.db"
-	lockName = "lock"
+	fileName    = "state.db"
+	journalName = "state.journal"
+	lockName    = "lock"
 )
 
 // ErrUnchanged is returned by an update function that wants nothing written.
@@ -48,7 +49,7 @@ func (e *DuplicateError) Unwrap() error {
 
 // Options configure a store.
 type Options struct {
-	Dir    string           // state root; made with mode 0750 if absent; state.db and lock live there
+	Dir    string           // state root; made with mode 0750 if absent; state.db, state.journal and lock live there
 	Logger *slog.Logger     // default: discard
 	Clock  func() time.Time // default: time.Now
 
@@ -58,11 +59,14 @@ type Options struct {
 // hooks replace, in tests, what cannot be provoked from outside.
 type hooks struct {
 	commit     func(*bolt.Tx) error                             // instead of tx.Commit
+	sync       func(*os.File) error                             // instead of syncData, for the journal
 	allocate   func(f *os.File, size int64) error               // instead of allocate
 	openFile   func(string, int, os.FileMode) (*os.File, error) // instead of os.OpenFile, for state.db
 	schema     uint64                                           // 0: currentSchema
 	migrations map[uint64]migration                             // nil: those of this build
 	reserve    int64                                            // bytes; 0: defaultReserve
+
+	checkpointAfter time.Duration // 0: defaultCheckpointAfter
 }
 
 // Store is an open state root. Its methods may be called from any goroutine.
@@ -74,9 +78,10 @@ type Store struct {
 	id    string
 	lock  *os.File
 
-	db    *bolt.DB // written by the writer goroutine alone
-	file  *os.File // that of db, to allocate ahead
-	index *index
+	db      *bolt.DB // written by one checkpoint at a time
+	file    *os.File // that of db, to allocate ahead
+	journal *journal // of the writer goroutine
+	index   *index
 
 	submit sync.RWMutex // held for reading while sending to ops
 	closed bool         // guarded by submit
@@ -86,12 +91,15 @@ type Store struct {
 	// Of the writer goroutine.
 	sequences map[string]uint64 // of ids; see makeKey
 	sequence  uint64            // the highest one
-	size      int64             // allocated bytes of the file
-	reserve   int64
-	expected  int           // writes that a gathering may hope for
-	commitAvg time.Duration // moving average of a commit
-	unsettled []change      // of a commit that failed after its last write
-	broken    error         // set when bbolt panicked: no further writes
+	expected  int               // writes that a gathering may hope for
+	backlog   backlog
+	underWay  *checkpoint
+	applied   chan error       // result of underWay
+	due       <-chan time.Time // when to begin a checkpoint; nil while there is nothing to do
+
+	reserve int64
+	space   sync.Mutex
+	size    int64 // allocated bytes of file; guarded by space
 
 	quarantine quarantine
 	health     health
@@ -113,7 +121,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := &Store{
 		dir: o.Dir, log: o.Logger, clock: o.Clock, hooks: o.hooks.withDefaults(),
-		index: newIndex(), sequences: map[string]uint64{}, ops: make(chan *op, maxBatch), done: make(chan struct{}),
+		backlog: newBacklog(), applied: make(chan error, 1), index: newIndex(),
+		sequences: map[string]uint64{}, ops: make(chan *op, maxBatch), done: make(chan struct{}),
 	}
 	s.reserve = s.hooks.reserve
 	if err := os.MkdirAll(o.Dir, 0o750); err != nil {
@@ -138,6 +147,12 @@ func (h hooks) withDefaults() hooks {
 	if h.allocate == nil {
 		h.allocate = allocate
 	}
+	if h.sync == nil {
+		h.sync = syncData
+	}
+	if h.checkpointAfter == 0 {
+		h.checkpointAfter = defaultCheckpointAfter
+	}
 	if h.openFile == nil {
 		h.openFile = os.OpenFile
 	}
@@ -153,7 +168,8 @@ func (h hooks) withDefaults() hooks {
 	return h
 }
 
-// Close finishes the writes under way, ends all watches and releases the state root. Closing twice is fine.
+// Close finishes the writes under way, brings the journal into state.db, ends all watches and releases the state root.
+// Closing twice is fine.
 func (s *Store) Close() error {
 	s.submit.Lock()
 	if s.closed {
@@ -174,13 +190,17 @@ func (s *Store) closeFiles() error {
 	var err error
 	switch {
 	case s.db == nil: // never opened
-	case s.broken != nil:
+	case s.health.isBroken() != nil:
 		// bbolt may have died with its locks held; closing it could wait for ever.
 		err = abandon(s.file)
 	default:
 		err = s.db.Close()
 	}
 	s.db = nil
+	if s.journal != nil {
+		err = errors.Join(err, s.journal.file.Close())
+		s.journal = nil
+	}
 	if s.lock != nil {
 		err = errors.Join(err, s.lock.Close())
 		s.lock = nil

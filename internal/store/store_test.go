@@ -182,14 +182,17 @@ func TestConcurrentCreatesOfOneLabelMakeOneMachine(t *testing.T) {
 
 func TestUpdateThatChangesNothingWritesNothing(t *testing.T) {
 	ctx := context.Background()
-	s := open(t, t.TempDir())
+	s := openWith(t, Options{Dir: t.TempDir(), hooks: hooks{checkpointAfter: time.Hour}})
 	before := create(t, s, "a")
-	stat := func() string {
-		data, err := os.ReadFile(filepath.Join(s.dir, fileName))
-		if err != nil {
-			t.Fatal(err)
+	stat := func() (files string) {
+		for _, name := range []string{fileName, journalName} {
+			data, err := os.ReadFile(filepath.Join(s.dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			files += string(data)
 		}
-		return string(data)
+		return files
 	}
 	file := stat()
 	for name, fn := range map[string]func(*machine.Desired) error{
@@ -346,7 +349,7 @@ func TestFilesAreForTheirOwnerAlone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "root")
 	open(t, dir)
 	for path, want := range map[string]os.FileMode{
-		dir: 0o750 | os.ModeDir, filepath.Join(dir, fileName): 0o600, filepath.Join(dir, lockName): 0o600,
+		dir: 0o750 | os.ModeDir, filepath.Join(dir, fileName): 0o600, filepath.Join(dir, journalName): 0o600, filepath.Join(dir, lockName): 0o600,
 	} {
 		info, err := os.Stat(path)
 		if err != nil {

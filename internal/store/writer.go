@@ -5,14 +5,15 @@ package store
 
 import (
 	"context"
+	"runtime"
 	"runtime/debug"
 	"time"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
 )
 
-// Limits of one transaction. They bound what a failed commit takes with it, and what ordinary writes may take
-// from the reserve by taking free pages.
+// Limits of one record, and of one transaction of a checkpoint. They bound what a failed write takes with it, and what
+// has to fit into the reserve.
 const (
 	maxBatch      = 256
 	maxBatchBytes = 1 << 20
@@ -20,11 +21,6 @@ const (
 
 // probeRoom is what a probe asks for, in bytes: it shall tell whether there is room for a common machine.
 const probeRoom = 16 << 10
-
-// Gathering: the writer waits for the writers it has just served to come back, so that N closed-loop writers share
-// each commit. It gives up when none came for a quarter of a commit, or all did not within one, or within this:
-// longer waits would cost more than the second commit they save.
-const maxGather = 5 * time.Millisecond
 
 // op is one write on its way through the writer.
 type op struct {
@@ -77,46 +73,56 @@ func (s *Store) send(ctx context.Context, o *op) error {
 func (s *Store) write() {
 	defer close(s.done)
 	debug.SetPanicOnFault(true) // a file cut off below bbolt shows as a fault; see guard
-	for first := range s.ops {
-		s.process(s.gather(first))
+	for {
+		select {
+		case first, ok := <-s.ops:
+			if !ok {
+				s.finishJournal()
+				return
+			}
+			s.process(s.gather(first))
+			if s.journal.fresh > s.journal.size/4 && !s.health.lagging() {
+				s.startCheckpoint()
+			}
+		case <-s.due:
+			s.startCheckpoint()
+		case err := <-s.applied:
+			_ = s.endCheckpoint(err) // it is kept in health
+		}
 	}
 }
 
-// gather collects the writes of one transaction.
+// finishJournal leaves everything in state.db, if that works; else the next opening finds it in the journal.
+func (s *Store) finishJournal() {
+	_ = s.awaitCheckpoint()
+	s.startCheckpoint()
+	if s.awaitCheckpoint() != nil || s.health.isBroken() != nil {
+		return
+	}
+	if err := s.journal.clear(); err != nil {
+		s.log.Warn("journal of the store could not be cleared", "error", err)
+	}
+}
+
+// gather collects the writes of one record. Writers that it has just served come back as soon as they get a processor,
+// so it lets them have it as long as that brings more: N closed-loop writers then share few syncs.
 func (s *Store) gather(first *op) []*op {
 	ops := append(make([]*op, 0, s.expected+1), first)
-	limit := min(s.commitAvg, maxGather)
-	var gap *time.Timer
-	var end time.Time
-	for len(ops) < maxBatch {
+	for yielded := false; len(ops) < maxBatch; {
 		select {
 		case o, ok := <-s.ops:
 			if !ok {
 				return ops
 			}
-			ops = append(ops, o)
+			ops, yielded = append(ops, o), false
 			continue
 		default:
 		}
-		if len(ops) >= s.expected {
-			return ops
+		if yielded || len(ops) >= s.expected {
+			break
 		}
-		if gap == nil {
-			end = time.Now().Add(limit)
-			gap = time.NewTimer(limit / 4)
-			defer gap.Stop()
-		} else {
-			gap.Reset(min(limit/4, time.Until(end)))
-		}
-		select {
-		case o, ok := <-s.ops:
-			if !ok {
-				return ops
-			}
-			ops = append(ops, o)
-		case <-gap.C:
-			return ops
-		}
+		runtime.Gosched()
+		yielded = true
 	}
 	return ops
 }

@@ -152,21 +152,27 @@ func createAll(b *testing.B, s *iriserver.Server, first, last int64) ([]time.Dur
 }
 
 // BenchmarkDurableCreateMachine: 16 clients; at least 3 times the rate of one fsynced write at a time, p50 at most 4
-// such writes. Both are measured in turns, as other users of the disk disturb them.
+// such writes. Both are measured in turns, as other users of the disk disturb them. A turn is long enough for the store
+// to bring most of what it was told into its database meanwhile, and the baseline begins when it is done with the rest.
 func BenchmarkDurableCreateMachine(b *testing.B) {
 	s, _ := newServer(b)
 	base := newBaseline(b)
 	var took []time.Duration
 	var elapsed time.Duration
-	const chunk = 320
-	for done := 0; done < b.N; done += chunk {
-		base.measure(b, 20)
-		part, while := createAll(b, s, int64(done), int64(min(done+chunk, b.N)))
+	const turn = 1600
+	for done := 0; done < b.N; done += turn {
+		time.Sleep(100 * time.Millisecond)
+		base.measure(b, 100)
+		part, while := createAll(b, s, int64(done), int64(min(done+turn, b.N)))
 		took, elapsed = append(took, part...), elapsed+while
 	}
-	rate := float64(len(took)) / elapsed.Seconds()
-	b.ReportMetric(rate*total(base.took).Seconds()/float64(len(base.took)), "x-fsync-rate")
-	b.ReportMetric(float64(median(took))/float64(median(base.took)), "p50-in-fsyncs")
+	rate := float64(len(took)) / elapsed.Seconds() * total(base.took).Seconds() / float64(len(base.took))
+	p50 := float64(median(took)) / float64(median(base.took))
+	if b.N >= turn && (rate < 3 || p50 > 4) {
+		b.Logf("NOT REACHED: %.1f times the rate (promised: at least 3), p50 of %.1f writes (promised: at most 4)", rate, p50)
+	}
+	b.ReportMetric(rate, "x-fsync-rate")
+	b.ReportMetric(p50, "p50-in-fsyncs")
 	b.ReportMetric(float64(median(base.took).Microseconds()), "fsync-µs")
 }
 
