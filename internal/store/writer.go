@@ -7,7 +7,6 @@ import (
 	"context"
 	"runtime"
 	"runtime/debug"
-	"time"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
 )
