@@ -120,7 +120,7 @@ func (p *Plugin) Identity(v machine.Volume) string {
 		return Name + " " + v.Name
 	}
 	sum := sha256.New()
-	for _, part := range []string{image.User, image.Key, image.Passphrase} {
+	for _, part := range []string{image.User, image.Key, image.Passphrase, fmt.Sprint(image.Limits)} {
 		_, _ = fmt.Fprintf(sum, "%d:%s", len(part), part)
 	}
 	monitors := slices.Sorted(slices.Values(image.Monitors))
@@ -158,6 +158,7 @@ func (p *Plugin) Prepare(ctx context.Context, req volume.Request) (volume.Prepar
 			Monitors: image.Monitors, Pool: image.Pool, Image: image.Name, User: image.User, Key: image.Key,
 			Passphrase: image.Passphrase,
 		}
+		out.Limits = image.Limits
 		return out, nil
 	}
 	served, err := p.o.Daemons.Serve(ctx, p.export(ref, req, image))
@@ -198,6 +199,7 @@ func (p *Plugin) export(ref volume.Ref, req volume.Request, image Image) storage
 	node["cache"], node["discard"] = cache, "unmap"
 	return storagedaemon.Export{
 		Ref: ref, Dir: req.Dir, Identity: p.Identity(req.Volume), Secrets: secrets, Unsafe: p.o.Unsafe, Node: node,
+		Limits: image.Limits,
 	}
 }
 
@@ -239,6 +241,7 @@ type Image struct {
 	Key        string // base64
 	Passphrase string // of its LUKS2 encryption, "" = none
 	Config     string // path of a ceph.conf without secrets
+	Limits     volume.Limits
 }
 
 // Names of an image's secrets in a block node.

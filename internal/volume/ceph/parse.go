@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume"
 )
 
 // Keys of a connection, as ironcore's providers of Ceph volumes write them.
@@ -66,7 +67,8 @@ func parse(field string, c *machine.Connection) (Image, error) {
 	if image.Passphrase, err = parsePassphrase(field, c); err != nil {
 		return Image{}, err
 	}
-	return image, nil
+	image.Limits, err = volume.ParseLimits(field+".attributes", c.Attributes)
+	return image, err
 }
 
 func parsePassphrase(field string, c *machine.Connection) (string, error) {

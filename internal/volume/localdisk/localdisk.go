@@ -51,12 +51,19 @@ type Options struct {
 	Logger *slog.Logger // default: none
 	// FreeSpace returns the bytes available on the file system of a directory; default: ask the kernel.
 	FreeSpace func(dir string) (uint64, error)
+	// Overlays makes disks that begin as an image qcow2 overlays on the one cached file, where the file system cannot
+	// clone files. Only for hypervisors that read qcow2.
+	Overlays bool
+	Limits   volume.Limits // of every disk
 }
 
 // Plugin makes and removes local disks.
 type Plugin struct {
 	log       *slog.Logger
 	freeSpace func(string) (uint64, error)
+	overlays  bool
+	limits    volume.Limits
+	clone     func(dst, src *os.File) error
 	copy      func(ctx context.Context, dst, src *os.File, size int64) (method string, err error)
 }
 
@@ -64,7 +71,9 @@ var _ volume.Plugin = (*Plugin)(nil)
 
 // New returns a Plugin.
 func New(o Options) (*Plugin, error) {
-	p := &Plugin{log: o.Logger, freeSpace: o.FreeSpace, copy: copyImage}
+	p := &Plugin{
+		log: o.Logger, freeSpace: o.FreeSpace, overlays: o.Overlays, limits: o.Limits, clone: cloneFile, copy: copyImage,
+	}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -104,14 +113,15 @@ func (p *Plugin) Prepare(ctx context.Context, req volume.Request) (volume.Prepar
 	if err := p.check(req); err != nil {
 		return volume.Prepared{}, err
 	}
-	path := filepath.Join(req.Dir, diskName)
-	size, err := diskSize(path)
+	path, format, size, err := find(req.Dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && req.Made:
 		return volume.Prepared{}, machine.Errorf(machine.FailedPrecondition,
 			"local disk %s was there and is missing now; it is not made anew over what may come back", req.Volume.Name)
 	case errors.Is(err, fs.ErrNotExist):
-		size, err = p.create(ctx, req, path)
+		path, format, size, err = p.create(ctx, req)
+	case err == nil && format == volume.FormatQcow2:
+		size, err = p.growOverlay(ctx, path, size, roundUp(req.Volume.LocalDisk.SizeBytes))
 	case err == nil:
 		size, err = p.grow(path, size, roundUp(req.Volume.LocalDisk.SizeBytes))
 	}
@@ -122,7 +132,7 @@ func (p *Plugin) Prepare(ctx context.Context, req volume.Request) (volume.Prepar
 		return volume.Prepared{}, classify(err, "prepare local disk "+req.Volume.Name)
 	}
 	return volume.Prepared{
-		Handle: HandlePrefix + req.Volume.Name, Path: path, SizeBytes: size,
+		Handle: HandlePrefix + req.Volume.Name, Path: path, Format: format, SizeBytes: size, Limits: p.limits,
 		Serial: machine.Serial(req.MachineID, req.Volume.Name, req.Volume.Device),
 	}, nil
 }
@@ -148,7 +158,7 @@ func (p *Plugin) Delete(_ context.Context, req volume.Request) error {
 	if _, err := os.Lstat(req.Dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	for _, name := range []string{tempName, diskName} {
+	for _, name := range []string{tempName, diskName, overlayTempName, overlayName, baseName} {
 		if err := os.Remove(filepath.Join(req.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return classify(err, doing)
 		}
@@ -205,8 +215,40 @@ func diskSize(path string) (int64, error) {
 	return info.Size(), nil
 }
 
+// find returns the disk there is; fs.ErrNotExist if there is none.
+func find(dir string) (path string, format volume.Format, size int64, err error) {
+	path = filepath.Join(dir, diskName)
+	size, err = diskSize(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return path, "", size, err
+	}
+	path = filepath.Join(dir, overlayName)
+	size, err = overlaySize(path)
+	return path, volume.FormatQcow2, size, err
+}
+
 // create makes the disk under a temporary name and renames it once it is whole and flushed.
-func (p *Plugin) create(ctx context.Context, req volume.Request, path string) (int64, error) {
+func (p *Plugin) create(ctx context.Context, req volume.Request) (path string, format volume.Format, size int64, err error) {
+	path = filepath.Join(req.Dir, diskName)
+	size, err = p.createRaw(ctx, req, path)
+	if !errors.Is(err, errNoClone) {
+		return path, format, size, err
+	}
+	size = max(roundUp(req.Volume.LocalDisk.SizeBytes), roundUp(req.Image.SizeBytes))
+	err = p.createOverlay(ctx, req, size)
+	if errors.Is(err, errors.ErrUnsupported) {
+		whole := *p
+		whole.overlays = false
+		size, err = whole.createRaw(ctx, req, path)
+		return path, format, size, err
+	}
+	if err == nil {
+		p.log.Info("local disk made", "machine", req.MachineID, "volume", req.Volume.Name, "bytes", size, "method", "overlay")
+	}
+	return filepath.Join(req.Dir, overlayName), volume.FormatQcow2, size, err
+}
+
+func (p *Plugin) createRaw(ctx context.Context, req volume.Request, path string) (int64, error) {
 	began := time.Now()
 	size := roundUp(req.Volume.LocalDisk.SizeBytes)
 	switch {
@@ -276,8 +318,11 @@ func (p *Plugin) copyFrom(ctx context.Context, dst *os.File, image *volume.BootI
 	if info.Size() != image.SizeBytes {
 		return "", machine.Errorf(machine.FailedPrecondition, "image %s has %d bytes, expected %d", image.Path, info.Size(), image.SizeBytes)
 	}
-	if cloneFile(dst, src) == nil {
+	if p.clone(dst, src) == nil {
 		return "clone", nil // shares the blocks, so neither time nor space is needed
+	}
+	if p.overlays {
+		return "", errNoClone
 	}
 	free, err := p.freeSpace(filepath.Dir(dst.Name()))
 	if err != nil {

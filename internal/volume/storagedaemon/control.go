@@ -23,6 +23,8 @@ import (
 const (
 	nodeName   = "volume"
 	exportName = "export"
+	mediumName = "medium" // below the limits, where there are some
+	groupName  = "limits"
 )
 
 // configureTimeout bounds what a daemon may take to open its medium; trying a passphrase takes seconds on purpose.
@@ -104,12 +106,35 @@ func addNode(ctx context.Context, client *qmp.Client, e Export) error {
 		}
 	}
 	node := maps.Clone(e.Node)
+	if e.Limits != (volume.Limits{}) {
+		err := client.Execute(ctx, "object-add", map[string]any{
+			"qom-type": "throttle-group", "id": groupName, "limits": limits(e.Limits),
+		}, nil)
+		if err != nil && !strings.Contains(err.Error(), "duplicate") {
+			return refused(err, "limit the volume")
+		}
+		node["node-name"] = mediumName
+		node = map[string]any{"driver": "throttle", "throttle-group": groupName, "file": node, "discard": "unmap", "cache": node["cache"]}
+	}
 	node["node-name"] = nodeName
 	err := client.Execute(ctx, "blockdev-add", node, nil)
 	for _, name := range names {
 		_ = client.Execute(ctx, "object-del", map[string]any{"id": name}, nil) // one that is left is found as a duplicate
 	}
 	return refused(err, "open the volume")
+}
+
+func limits(l volume.Limits) map[string]any {
+	all := map[string]any{}
+	for name, value := range map[string]int64{
+		"bps-total": l.TotalBytes, "bps-read": l.ReadBytes, "bps-write": l.WriteBytes,
+		"iops-total": l.TotalOps, "iops-read": l.ReadOps, "iops-write": l.WriteOps,
+	} {
+		if value > 0 {
+			all[name] = value
+		}
+	}
+	return all
 }
 
 func (m *Manager) addExport(ctx context.Context, client *qmp.Client, e Export) error {

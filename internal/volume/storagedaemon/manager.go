@@ -37,6 +37,7 @@ type Export struct {
 	Identity string
 	Node     map[string]any    // arguments of blockdev-add, less the node name; refers to secrets by their names
 	Secrets  map[string]string // by name, base64
+	Limits   volume.Limits     // kept by the daemon
 	ReadOnly bool
 	// Unsafe leaves writes in the daemon's memory although the guest flushed them. Otherwise every write is flushed: the
 	// daemon shows guests a device without a write cache, so that they never ask for a flush.
