@@ -81,7 +81,7 @@ func (cp *ControlPlane) startIronCore(t testing.TB) {
 	// It was seen to run no controller at all unless told which.
 	cp.run(t, programs.ControllerManager,
 		"--kubeconfig="+cp.adminFile, "--controllers=*", "--health-probe-bind-address=0", "--metrics-bind-address=0",
-		"--zap-stacktrace-level=panic")
+		"--zap-log-level=info", "--zap-stacktrace-level=panic")
 }
 
 // aggregate tells kube-apiserver which groups another server on loopback serves.
