@@ -11,7 +11,7 @@ LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .PHONY: help
 help: ## Show this help
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: ## Build everything and boot a demo guest through the daemon
@@ -35,10 +35,21 @@ test: ## Install what the tests need and run them all
 	$(GO) test -timeout 45m ./...
 	$(GO) vet -C test/exec ./...
 	$(GO) test -C test/exec -timeout 30m ./...
+	@$(MAKE) --no-print-directory controlplane
+	$(GO) vet -C test/controlplane ./...
+	$(GO) test -C test/controlplane -timeout 30m ./...
 
 .PHONY: test-exec
 test-exec: ## Run client-go and irictl-machine against a real guest's console
 	$(GO) test -C test/exec -timeout 30m -count=1 -v ./...
+
+.PHONY: controlplane
+controlplane: ## Build kube-apiserver, etcd and ironcore for tests; minutes, once
+	@$(GO) run -C test/controlplane ./cmd/prepare
+
+.PHONY: test-controlplane
+test-controlplane: controlplane ## Run a machine through the real poollet; all of it with CONTROLPLANE=1
+	$(GO) test -C test/controlplane -timeout 60m -count=1 -v ./...
 
 .PHONY: race
 race: ## Run the tests under the race detector
