@@ -51,6 +51,11 @@ controlplane: ## Build kube-apiserver, etcd and ironcore for tests; minutes, onc
 test-controlplane: controlplane ## Run a machine through the real poollet; all of it with CONTROLPLANE=1
 	$(GO) test -C test/controlplane -timeout 60m -count=1 -v ./...
 
+.PHONY: test-systemd
+test-systemd: ## Run the daemon's unit under a real systemd with a Linux guest, half an hour
+	@hack/packages.sh test
+	CHP_SYSTEMD=all $(GO) test -timeout 90m -count=1 -v ./test/systemd
+
 .PHONY: race
 race: ## Run the tests under the race detector
 	@hack/packages.sh test

@@ -27,6 +27,8 @@ test_packages="$run_packages
 gcc|gcc|builds the tests with the race detector
 libc6-dev|/usr/include/stdlib.h|builds the tests with the race detector
 iproute2|ip|shows network devices to the tests
+systemd|systemd-analyze|checks the daemon's unit, and runs it in an emulated machine
+dbus|/usr/share/dbus-1/system.conf|is the bus in that machine
 dbus-daemon|dbus-daemon|is the bus on which the tests stand in for systemd
 ovmf|/usr/share/OVMF/OVMF_CODE*.fd|is the firmware that disks boot by"
 

@@ -28,7 +28,7 @@ func Libraries(program string) ([]string, error) {
 	for len(open) > 0 {
 		next := open[0]
 		open = open[1:]
-		needed, err := needs(next)
+		needed, dirs, err := needs(next)
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", next, err)
 		}
@@ -37,7 +37,7 @@ func Libraries(program string) ([]string, error) {
 				continue
 			}
 			seen[filepath.Base(name)] = true
-			path, err := locate(name)
+			path, err := locate(name, append(dirs, libraryDirs()...))
 			if err != nil {
 				return nil, fmt.Errorf("%s needs %s: %w", next, name, err)
 			}
@@ -47,33 +47,40 @@ func Libraries(program string) ([]string, error) {
 	return found, nil
 }
 
-// needs lists the loader, by its path, and the libraries, by their names, that an ELF file asks for.
-func needs(path string) ([]string, error) {
+// needs lists the loader, by its path, and the libraries, by their names, that an ELF file asks for, and the directories
+// of its own in which they are looked for first.
+func needs(path string) (names, dirs []string, err error) {
 	f, err := elf.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { _ = f.Close() }()
-	var names []string
 	for _, p := range f.Progs {
 		if p.Type != elf.PT_INTERP {
 			continue
 		}
 		raw, err := io.ReadAll(p.Open())
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		names = append(names, string(bytes.TrimRight(raw, "\x00")))
 	}
 	libraries, err := f.ImportedLibraries()
-	return append(names, libraries...), err
+	if err != nil {
+		return nil, nil, err
+	}
+	runPaths, err := f.DynString(elf.DT_RUNPATH)
+	for _, list := range runPaths {
+		dirs = append(dirs, filepath.SplitList(list)...)
+	}
+	return append(names, libraries...), dirs, err
 }
 
-func locate(name string) (string, error) {
+func locate(name string, dirs []string) (string, error) {
 	if filepath.IsAbs(name) {
 		return name, nil
 	}
-	for _, dir := range libraryDirs() {
+	for _, dir := range dirs {
 		path := filepath.Join(dir, name)
 		if _, err := os.Stat(path); err == nil {
 			return path, nil
@@ -81,5 +88,5 @@ func locate(name string) (string, error) {
 			return "", err
 		}
 	}
-	return "", fmt.Errorf("not in any of %v", libraryDirs())
+	return "", fmt.Errorf("not in any of %v", dirs)
 }

@@ -28,8 +28,10 @@ const (
 	// guests were killed while they booted. Two are also hardly faster where the host is busy.
 	cpus = 1
 
+	// Script is the file in the machine that holds the commands.
+	Script = "/nested/run"
+
 	readyMarker = "guest: ready login:"
-	script      = "/nested/run"
 
 	// heartbeat is said all the time, so that silence means that the machine hangs.
 	heartbeat         = "nested: alive"
@@ -58,6 +60,9 @@ type Options struct {
 	Files map[string]string
 	// Commands are run by a shell, one after the other, until one fails.
 	Commands []string
+	// Init is a program of the machine to be its process 1 in place of the guest's. It has to run Script with the console
+	// as output. Default: the guest's own, in whose shell Script is run.
+	Init string
 	// Line gets each line of the console. Required.
 	Line func(text string)
 	// Silence is how long the console may be silent before the machine counts as dead; default 3 minutes.
@@ -87,7 +92,7 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 	cmd := exec.CommandContext(ctx, o.QEMU, "-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max",
 		"-smp", strconv.Itoa(cpus), "-m", strconv.Itoa(memoryMiB), "-nodefaults", "-no-user-config", "-nographic",
 		"-no-reboot", "-serial", "stdio", "-kernel", o.Guest.VMLinux, "-initrd", archive,
-		"-append", guest.DefaultCommandLine("amd64"))
+		"-append", o.commandLine())
 	cmd.WaitDelay = 10 * time.Second
 	cmd.SysProcAttr = endWithUs()
 	stdin, err := cmd.StdinPipe()
@@ -123,6 +128,13 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 	}
 }
 
+func (o Options) commandLine() string {
+	if o.Init == "" {
+		return guest.DefaultCommandLine("amd64")
+	}
+	return guest.DefaultCommandLine("amd64") + " rdinit=" + o.Init
+}
+
 // pack writes the initramfs with all files and the script.
 func (o Options) pack(path string) error {
 	var overlay guest.Overlay
@@ -133,7 +145,7 @@ func (o Options) pack(path string) error {
 		}
 		overlay.File(name, source, info.Mode())
 	}
-	overlay.Text(script, fmt.Sprintf(prologue, heartbeatInterval, heartbeat)+strings.Join(o.Commands, "\n")+"\n", 0o755)
+	overlay.Text(Script, fmt.Sprintf(prologue, heartbeatInterval, heartbeat)+strings.Join(o.Commands, "\n")+"\n", 0o755)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -156,7 +168,7 @@ func (o Options) follow(console io.Reader, keyboard io.Writer, alive func()) (st
 			return 0, false
 		}
 		if strings.Contains(line, readyMarker) && !over {
-			if _, err := fmt.Fprintf(keyboard, "sh %s\n", script); err != nil {
+			if _, err := fmt.Fprintf(keyboard, "sh %s\n", Script); err != nil {
 				return 0, false
 			}
 		}
