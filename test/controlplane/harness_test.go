@@ -10,9 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"fmt"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -236,27 +234,5 @@ func rules(t *testing.T, c client.Client) {
 	set(map[string]any{"domain": "0", "bus": "3", "slot": "0", "function": "1"}, "status", "pciAddress")(status)
 	if err := c.Status().Update(t.Context(), status); !apierrors.IsForbidden(err) {
 		t.Errorf("a plugin writes the status: %v", err)
-	}
-}
-
-func TestNothingIsLeftWhenATestEnds(t *testing.T) {
-	onRequest(t)
-	var dir string
-	t.Run("a control plane", func(t *testing.T) { dir = controlplane.Start(t, controlplane.Options{}).Dir() })
-	if dir == "" {
-		t.FailNow()
-	}
-	if _, err := os.Stat(dir); !os.IsNotExist(err) {
-		t.Errorf("the directory: %v", err)
-	}
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Skip("/proc is absent here, so processes cannot be looked at")
-	}
-	for _, e := range entries {
-		args, _ := os.ReadFile(fmt.Sprintf("/proc/%s/cmdline", e.Name()))
-		if strings.Contains(string(args), dir+"/") {
-			t.Errorf("process %s is left: %q", e.Name(), args)
-		}
 	}
 }

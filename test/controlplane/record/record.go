@@ -10,7 +10,9 @@
 package record
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -123,7 +125,11 @@ func text(m proto.Message) string {
 	if err != nil {
 		return err.Error()
 	}
-	return string(raw)
+	var b bytes.Buffer
+	if err := json.Compact(&b, raw); err != nil { // protojson puts spaces in at random, lest anybody compares
+		return err.Error()
+	}
+	return b.String()
 }
 
 func (r *Recorder) note(c Call) {
