@@ -27,6 +27,7 @@ test_packages="$run_packages
 gcc|gcc|builds the tests with the race detector
 libc6-dev|/usr/include/stdlib.h|builds the tests with the race detector
 iproute2|ip|shows network devices to the tests
+nftables|nft|sets the rules of managed networks
 systemd|systemd-analyze|checks the daemon's unit, and runs it in an emulated machine
 dbus|/usr/share/dbus-1/system.conf|is the bus in that machine
 dbus-daemon|dbus-daemon|is the bus on which the tests stand in for systemd

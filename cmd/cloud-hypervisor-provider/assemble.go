@@ -23,10 +23,6 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume/localdisk"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/network/isolated"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/network/tap"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/network/user"
 )
 
 // parts are the daemon's pieces that live as long as it does.
@@ -61,7 +57,7 @@ func assemble(
 	if p.drivers, err = newDrivers(ctx, cfg, log); err != nil {
 		return nil, err
 	}
-	plugin, networks, err := newNetworks(cfg, p.drivers.chosen.Capabilities())
+	plugin, networks, err := newNetworks(cfg, p.drivers.chosen.Capabilities(), log)
 	if err != nil {
 		return nil, err
 	}
@@ -118,29 +114,6 @@ func assemble(
 		CheckImage: image.ValidateReference, Exec: urls, Version: version, Logger: log,
 	})
 	return p, err
-}
-
-// newNetworks makes the plugin for new interfaces, and all of them, to remove what was made before the configuration
-// changed.
-func newNetworks(cfg *config.Config, c vmm.Capabilities) (network.Plugin, map[string]network.Plugin, error) {
-	o := user.Options{Supported: c.UserNetwork || cfg.Network.Plugin != config.NetworkUser}
-	for _, f := range cfg.Network.User.Forwards {
-		o.Forwards = append(o.Forwards, network.Forward{
-			HostAddress: f.HostAddress.String(), HostPort: int(f.HostPort), GuestPort: int(f.GuestPort),
-		})
-	}
-	userMode, err := user.New(o)
-	if err != nil {
-		return nil, nil, err
-	}
-	all := map[string]network.Plugin{
-		user.Name:     userMode,
-		isolated.Name: isolated.New(isolated.Options{Taps: tap.Kernel{}, Native: c.IsolatedNIC}),
-	}
-	if cfg.Network.Plugin == config.NetworkUser {
-		return userMode, all, nil
-	}
-	return all[isolated.Name], all, nil
 }
 
 // followStore wakes machines when what is wanted of them changed.

@@ -53,6 +53,8 @@ const (
 
 	NetworkIsolated = "isolated"
 	NetworkUser     = "user"
+	// In libvirt-provider's spelling.
+	NetworkProviderNet = "providernet"
 
 	LogText = "text"
 	LogJSON = "json"
@@ -137,8 +139,9 @@ func (c Capacity) Reserve() class.Reserve {
 
 // Network is how machines are connected.
 type Network struct {
-	Plugin string
-	User   UserNetwork
+	Plugin      string
+	User        UserNetwork
+	ProviderNet ProviderNetworks
 }
 
 // UserNetwork is QEMU's user-mode network, for development.

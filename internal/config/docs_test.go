@@ -82,7 +82,24 @@ var sectionTitles = map[string]string{
 	"shutdown": "Shutdown", "events": "Machine events", "guestAgent": "Guest agent", "console": "Console", "streaming": "Remote consoles", "servers": "HTTP servers", "log": "Log",
 }
 
-var sectionText = map[string]string{"machineClasses": docsClasses, "capacity": docsCapacity}
+const docsNetworks = `
+The networks of ` + "`providernet`" + ` are named in the document like this, and on a command line like
+` + "`--network-providernet-network=internet,bridge=br0,mtu=9000`" + `, once for each:
+
+` + "```yaml" + `
+network:
+  plugin: providernet
+  providernet:
+    networks:
+      internet: {bridge: br0, mtu: 9000, isolated: true}
+      lab:
+        managed: {subnet: 10.1.2.0/24, dns: [9.9.9.9]}
+` + "```" + `
+
+[networking](networking/providernet.md) says what each key means.
+`
+
+var sectionText = map[string]string{"machineClasses": docsClasses, "capacity": docsCapacity, "network": docsNetworks}
 
 func TestTheOperatorsPageIsUpToDate(t *testing.T) {
 	var b strings.Builder

@@ -67,8 +67,13 @@ func (w *writer) value(f Field, depth int) {
 	switch {
 	case !f.Type.IsList():
 		fmt.Fprintf(&w.buf, " %s\n", plainOrQuoted(f.Type, texts[0]))
+	case len(texts) == 0 && f.Type == TypeNetworks:
+		w.buf.WriteString(" {}\n")
 	case len(texts) == 0:
 		w.buf.WriteString(" []\n")
+	case f.Type == TypeNetworks:
+		w.buf.WriteByte('\n')
+		networkYAML(&w.buf, w.cfg.Network.ProviderNet.Networks, depth+1)
 	case f.Type == TypeClasses:
 		w.buf.WriteByte('\n')
 		for _, c := range w.cfg.MachineClasses.Inline {

@@ -192,11 +192,11 @@ func capacityFields() []Field {
 }
 
 func networkFields() []Field {
-	plugins := []string{NetworkIsolated, NetworkUser}
+	plugins := []string{NetworkIsolated, NetworkUser, NetworkProviderNet}
 	return []Field{
 		{
 			Path: "network.plugin", Flag: "network-interface-plugin-name", Type: TypeString, Allowed: plugins,
-			Doc:   "How network interfaces are connected. `isolated`: they exist in the guest and lead nowhere. `user`: QEMU's user-mode network, for development.",
+			Doc:   "How network interfaces are connected. `isolated`: they exist in the guest and lead nowhere. `user`: QEMU's user-mode network, for development. `providernet`: on bridges of the host, or on networks that the daemon makes.",
 			codec: choice(func(c *Config) *string { return &c.Network.Plugin }, plugins),
 		},
 		{
@@ -204,6 +204,18 @@ func networkFields() []Field {
 			Limits: "each `host address:port-[guest address]:port`, IPv4 and TCP, for example 127.0.0.1:2222-:22",
 			Doc:    "Ports of the host passed on to the guest by the `user` plugin. One machine at a time can have a port.",
 			codec:  forwardList(func(c *Config) *[]Forward { return &c.Network.User.Forwards }),
+		},
+		{
+			Path: "network.providernet.allowBridges", Type: TypeList, Empty: "none",
+			Limits: "each a bridge's name or a pattern such as br*",
+			Doc:    "Bridges of the host that a `network_id` can name beside the networks below.",
+			codec:  stringList(func(c *Config) *[]string { return &c.Network.ProviderNet.AllowBridges }, bridgePattern),
+		},
+		{
+			Path: "network.providernet.networks", Flag: "network-providernet-network", Type: TypeNetworks, Empty: "no network",
+			Limits: "by name, each with bridge, mtu, isolated, or managed (subnet, gateway, nat, dns, dhcp); as a flag name,key=value,...",
+			Doc:    "Networks that a `network_id` can name: bridges of the host, and managed ones that the daemon makes.",
+			codec:  networkList{func(c *Config) *[]ProviderNetwork { return &c.Network.ProviderNet.Networks }},
 		},
 	}
 }

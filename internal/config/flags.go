@@ -57,7 +57,7 @@ func (v *flagValue) Set(s string) error {
 		v.typed = []string{}
 	case v.field.Type == TypeList:
 		v.typed = append(v.typed, strings.Split(s, ",")...)
-	case v.field.Type == TypeClasses:
+	case v.field.Type == TypeClasses || v.field.Type == TypeNetworks:
 		v.typed = append(v.typed, s)
 	default:
 		v.typed = []string{s} // the last one counts, as with every other command
@@ -84,6 +84,8 @@ func (v *flagValue) Type() string {
 		return "list"
 	case TypeClasses:
 		return "class"
+	case TypeNetworks:
+		return "network"
 	default:
 		return string(v.field.Type)
 	}

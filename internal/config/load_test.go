@@ -58,7 +58,7 @@ func printed(t *testing.T, r *config.Report) string {
 	return b.String()
 }
 
-var comparing = cmpopts.EquateComparable(netip.Addr{})
+var comparing = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
 
 func TestWithoutDocumentAndFlagsTheDefaultsHold(t *testing.T) {
 	got, report := load(t, amd64(), "")
@@ -122,6 +122,40 @@ log: {format: json}
 	want.Log.Format = config.LogJSON
 	if d := cmp.Diff(want, *got, comparing); d != "" {
 		t.Error(d)
+	}
+}
+
+func TestNetworksAreReadFromTheDocumentAndFromFlagsAlike(t *testing.T) {
+	want := []config.ProviderNetwork{
+		{Name: "internet", Bridge: "br0", MTU: 9000, Isolated: true},
+		{Name: "lab", Bridge: "lab0", Managed: &config.ManagedNetwork{
+			Subnet: netip.MustParsePrefix("10.1.2.0/24"), Gateway: netip.MustParseAddr("10.1.2.254"), DHCP: true,
+			DNS: []netip.Addr{netip.MustParseAddr("9.9.9.9"), netip.MustParseAddr("1.1.1.1")},
+		}},
+		{Name: "small", Managed: &config.ManagedNetwork{Subnet: netip.MustParsePrefix("10.1.3.0/30"), NAT: true, DHCP: true}},
+	}
+	got, report := load(t, amd64(), header+`
+network:
+  plugin: providernet
+  providernet:
+    networks:
+      small: {managed: {subnet: 10.1.3.0/30}}
+      internet: {bridge: br0, mtu: 9000, isolated: true}
+      lab:
+        bridge: lab0
+        managed: {subnet: 10.1.2.0/24, gateway: 10.1.2.254, nat: false, dns: [9.9.9.9, 1.1.1.1], dhcp: true}
+`)
+	flags, more := load(t, amd64(), "", "--network-interface-plugin-name=providernet",
+		"--network-providernet-network=small,subnet=10.1.3.0/30",
+		"--network-providernet-network=lab,bridge=lab0,subnet=10.1.2.0/24,gateway=10.1.2.254,nat=false,dns=9.9.9.9,dns=1.1.1.1",
+		"--network-providernet-network=internet,bridge=br0,mtu=9000,isolated=true")
+	if len(report.Problems)+len(more.Problems) > 0 {
+		t.Fatal(report.Problems, more.Problems)
+	}
+	for from, c := range map[string]*config.Config{"document": got, "flags": flags} {
+		if d := cmp.Diff(want, c.Network.ProviderNet.Networks, comparing); d != "" {
+			t.Errorf("%s: %s", from, d)
+		}
 	}
 }
 

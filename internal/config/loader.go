@@ -170,6 +170,8 @@ func (r *loading) leaf(field Field, v *document.Node) {
 		})
 	case field.Type == TypeClasses:
 		r.cfg.MachineClasses.Inline = class.FromNode(v, field.Path, r.report)
+	case field.Type == TypeNetworks:
+		r.cfg.Network.ProviderNet.Networks = r.networksFrom(v, field.Path)
 	case field.Type == TypeList:
 		r.list(field, v)
 	case !field.accepts(v.Kind):

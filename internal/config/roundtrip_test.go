@@ -69,6 +69,7 @@ func drawConfig(t *rapid.T) config.Config {
 			c.Network.User.Forwards = append(c.Network.User.Forwards, f)
 		}
 	}
+	c.Network.ProviderNet.Networks = drawNetworks(t, &c)
 	for i := range n("classes", 0, 3) {
 		c.MachineClasses.Inline = append(c.MachineClasses.Inline, class.Class{
 			Name: fmt.Sprintf("c%d", i),
@@ -77,6 +78,32 @@ func drawConfig(t *rapid.T) config.Config {
 		})
 	}
 	return c
+}
+
+// drawNetworks makes networks only for the plugin that has them: others are warned of.
+func drawNetworks(t *rapid.T, c *config.Config) []config.ProviderNetwork {
+	if c.Network.Plugin != config.NetworkIsolated || !rapid.Bool().Draw(t, "providernet") {
+		return nil
+	}
+	c.Network.Plugin = config.NetworkProviderNet
+	c.Network.ProviderNet.AllowBridges = rapid.SliceOfN(rapid.SampledFrom([]string{"br*", "no", "0"}), 1, 3).Draw(t, "allow")
+	var out []config.ProviderNetwork
+	for i := range rapid.IntRange(0, 3).Draw(t, "networks") {
+		n := config.ProviderNetwork{
+			Name: fmt.Sprintf("%d-n", i), MTU: rapid.SampledFrom([]int{0, 68, 65521}).Draw(t, "mtu"), Isolated: rapid.Bool().Draw(t, "isolated"),
+			Bridge: fmt.Sprintf("br%d", i),
+		}
+		if rapid.Bool().Draw(t, "managed") {
+			subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i)}), 24)
+			n.Managed = &config.ManagedNetwork{Subnet: subnet, NAT: rapid.Bool().Draw(t, "nat"), DHCP: rapid.Bool().Draw(t, "dhcp")}
+			n.Managed.DNS = rapid.SampledFrom([][]netip.Addr{nil, {netip.MustParseAddr("9.9.9.9"), subnet.Addr().Next()}}).Draw(t, "dns")
+			if rapid.Bool().Draw(t, "named") {
+				n.Bridge, n.Managed.Gateway = "", subnet.Addr().Next()
+			}
+		}
+		out = append(out, n)
+	}
+	return out
 }
 
 func TestAnyConfigurationIsReadBackFromItsOwnDocument(t *testing.T) {

@@ -23,6 +23,7 @@ func (r *loading) validate() {
 	r.accelerator()
 	r.ignition()
 	r.userNetwork()
+	r.providerNetworks()
 	r.events()
 	r.servers()
 	r.streaming()

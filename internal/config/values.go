@@ -31,10 +31,11 @@ const (
 	TypeAddress  Type = "host:port"
 	TypeList     Type = "list of strings"
 	TypeClasses  Type = "list of MachineClass"
+	TypeNetworks Type = "mapping of networks"
 )
 
 // IsList is true for types that hold several values.
-func (t Type) IsList() bool { return t == TypeList || t == TypeClasses }
+func (t Type) IsList() bool { return t == TypeList || t == TypeClasses || t == TypeNetworks }
 
 // accepts says which notations of YAML fit. A duration without a unit and a number in quotes
 // are not let through: both are more often a slip than meant. A group is often known by number only.

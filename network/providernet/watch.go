@@ -7,6 +7,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"runtime"
 	"time"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
@@ -19,8 +20,13 @@ const retryPause = 5 * time.Second
 
 // Events tells of interfaces whose bridge came or went, whose tap was moved or removed, or that wait for an address. As
 // long as anybody follows, the managed networks work: bridges are there, DHCP is answered, and ports that lost their
-// bridge are put back. All is over when the channel is closed.
-func (p *Plugin) Events(ctx context.Context) <-chan network.Ref { return p.hub.follow(ctx, p.work) }
+// bridge are put back. All is over when the channel is closed. Nil where there are no bridges.
+func (p *Plugin) Events(ctx context.Context) <-chan network.Ref {
+	if runtime.GOOS != "linux" {
+		return nil
+	}
+	return p.hub.follow(ctx, p.work)
+}
 
 func (p *Plugin) work(ctx context.Context) {
 	defer p.rest()
