@@ -131,6 +131,7 @@ const (
 	EventGuestReset    EventKind = "GuestReset"    // rebooted in place; console sockets may be new
 	EventGuestPanicked EventKind = "GuestPanicked" // the guest's kernel said so
 	EventDeviceRemoved EventKind = "DeviceRemoved" // Device has left the guest for good
+	EventDeviceKept    EventKind = "DeviceKept"    // the guest refuses to let go of Device
 	EventProblem       EventKind = "Problem"       // the VMM paused the guest: see Observation.Problem
 	EventResync        EventKind = "Resync"        // events were lost: inspect
 )
@@ -138,7 +139,7 @@ const (
 // Event is something that happened in a VMM.
 type Event struct {
 	Kind   EventKind
-	Device string // for EventDeviceRemoved, and for EventProblem if it is a device's
+	Device string // for EventDeviceRemoved and EventDeviceKept, and for EventProblem if it is a device's
 	Reason string // for a person, may be empty
 	At     time.Time
 }

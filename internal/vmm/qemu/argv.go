@@ -24,11 +24,18 @@ const (
 	uefiVars       = "uefi-vars.fd" // in the state directory: it outlives host reboots
 )
 
-// Prefixes of names inside QEMU.
+// Prefixes of names inside QEMU, before a device's id. All that a device is made of can be found by them.
 const (
-	nodePrefix   = "b-" // block nodes
-	netdevPrefix = "n-" // network back ends
-	portPrefix   = "rp" // root ports
+	nodePrefix       = "b-"       // block node that the device uses
+	formatPrefix     = "f-"       // block node below it, if that one is a filter
+	protocolPrefix   = "p-"       // block node of the medium
+	throttlePrefix   = "t-"       // object that holds the limits
+	keyPrefix        = "k-"       // object that holds the key of a cluster, while it is needed
+	passphrasePrefix = "l-"       // object that holds the passphrase of an image, while it is needed
+	chardevPrefix    = "c-"       // connection to a vhost-user server
+	netdevPrefix     = "n-"       // network back end
+	leavingPrefix    = "leaving-" // object that says that the guest was asked to let go
+	portPrefix       = "rp"       // root ports, before a number
 )
 
 // portsPerSlot is the number of functions of a PCI slot.
@@ -63,9 +70,9 @@ func (a *argv) opt(name string, parts ...string) { a.add("-"+name, strings.Join(
 // quote protects a value in a comma-separated option.
 func quote(v string) string { return strings.ReplaceAll(v, ",", ",,") }
 
-// commandLine is all of QEMU's arguments. blockDevice tells which disks are
+// commandLine is all of QEMU's arguments. ports are the places of the devices, blockDevice tells which disks are
 // block devices; it has no other input, so that tests can compare it as a whole.
-func (d *Driver) commandLine(cfg vmm.Config, blockDevice func(path string) bool) ([]string, error) {
+func (d *Driver) commandLine(cfg vmm.Config, ports map[string]int, blockDevice func(path string) bool) ([]string, error) {
 	a := argv{d.o.Binary}
 	a.add("-nodefaults", "-no-user-config", "-S", "-no-shutdown")
 	// The guest's own policy decides what follows a panic; we are only told.
@@ -89,7 +96,7 @@ func (d *Driver) commandLine(cfg vmm.Config, blockDevice func(path string) bool)
 	if cfg.Ignition != nil {
 		a.opt("fw_cfg", "name="+ignitionKey, "file="+quote(filepath.Join(cfg.RuntimeDir, ignitionFile)))
 	}
-	return a, d.devices(&a, cfg, blockDevice)
+	return a, d.devices(&a, cfg, ports, blockDevice)
 }
 
 // platform adds machine, processor and memory.
@@ -189,40 +196,55 @@ func (a *argv) socket(id string, ref vmm.Ref, name string) {
 	a.opt("chardev", "socket", "id="+id, "path="+quote(filepath.Join(ref.RuntimeDir, name)), "server=on", "wait=off")
 }
 
-// devices adds the root ports and what is plugged into them at start.
-func (d *Driver) devices(a *argv, cfg vmm.Config, blockDevice func(string) bool) error {
-	used := len(cfg.Disks) + len(cfg.NICs)
-	for i := range max(d.o.HotplugPorts, used+sparePorts) {
+// devices adds the root ports and what is plugged into them at start. What needs a secret or a descriptor, or has a
+// server that may not be there yet, is not among it: VM.Create plugs that in before the guest's first instruction.
+func (d *Driver) devices(a *argv, cfg vmm.Config, ports map[string]int, blockDevice func(string) bool) error {
+	for i := range d.portCount(cfg) {
 		a.add("-device", rootPort(i))
 	}
-	port := 0
 	for i, disk := range cfg.Disks {
-		if err := a.blockdev(diskNode(disk, blockDevice(disk.Path))); err != nil {
+		if diskPath(disk, false) == vmm.PathRBD || diskPath(disk, false) == vmm.PathVhostUser {
+			continue
+		}
+		parts := describeDisk(disk, blockDevice(disk.Path), portName(ports[disk.ID]))
+		for _, object := range parts.objects {
+			if err := a.json("-object", object); err != nil {
+				return err
+			}
+		}
+		if err := a.blockdev(parts.node); err != nil {
 			return err
 		}
-		dev := diskDevice(disk, portName(port))
 		if i == 0 && cfg.Boot.Kernel == "" { // else the kernel itself has the first place
-			dev = append(dev, option{"bootindex", 0})
+			parts.device = append(parts.device, option{"bootindex", 0})
 		}
-		a.add("-device", dev.String())
-		port++
+		a.add("-device", parts.device.String())
 	}
 	for _, nic := range cfg.NICs {
+		if nic.Kind == vmm.NICTap || nic.Kind == vmm.NICPCI {
+			continue
+		}
 		if backend := nicBackend(nic); backend != nil {
 			a.add("-netdev", backend.String())
 		}
-		a.add("-device", nicDevice(nic, portName(port)).String())
-		port++
+		a.add("-device", nicDevice(nic, portName(ports[nic.ID])).String())
 	}
 	return nil
 }
 
-func (a *argv) blockdev(node map[string]any) error {
-	raw, err := json.Marshal(node)
+// portCount is the number of root ports that a machine starts with.
+func (d *Driver) portCount(cfg vmm.Config) int {
+	return max(d.o.HotplugPorts, len(cfg.Disks)+len(cfg.NICs)+sparePorts)
+}
+
+func (a *argv) blockdev(node map[string]any) error { return a.json("-blockdev", node) }
+
+func (a *argv) json(name string, value map[string]any) error {
+	raw, err := json.Marshal(value)
 	if err != nil {
-		return fmt.Errorf("encode block node: %w", err)
+		return fmt.Errorf("encode %s: %w", name, err)
 	}
-	a.add("-blockdev", string(raw))
+	a.add(name, string(raw))
 	return nil
 }
 
@@ -289,83 +311,4 @@ func (o options) arguments() map[string]any {
 		m[opt.key] = opt.value
 	}
 	return m
-}
-
-// diskNode is a raw block node over a file or block device. Guest flushes reach
-// the disk (cache=writeback in the words of old), freed blocks are given back,
-// and a lock keeps a second VMM away from the file.
-func diskNode(disk vmm.Disk, blockDevice bool) map[string]any {
-	file := map[string]any{"driver": "file", "filename": disk.Path, "discard": "unmap"}
-	if blockDevice {
-		file["driver"] = "host_device"
-	}
-	if runtime.GOOS == "linux" {
-		file["locking"] = "on"
-	}
-	node := map[string]any{
-		"node-name": nodePrefix + disk.ID, "driver": "raw", "discard": "unmap", "file": file,
-		"cache": map[string]any{"direct": false, "no-flush": false},
-	}
-	if disk.ReadOnly {
-		node["read-only"], file["read-only"] = true, true
-	}
-	return node
-}
-
-// diskDevice is the guest's side of a disk. Errors, a full file system among
-// them, are the guest's to handle and stop nothing but that disk.
-func diskDevice(disk vmm.Disk, port string) options {
-	return options{
-		{"driver", "virtio-blk-pci"},
-		{"id", disk.ID},
-		{"bus", port},
-		{"drive", nodePrefix + disk.ID},
-		{"serial", disk.Serial},
-		{"write-cache", "on"},
-		{"werror", "report"},
-		{"rerror", "report"},
-	}
-}
-
-// nicBackend is the host's side of a network interface, nil for none.
-func nicBackend(nic vmm.NIC) options {
-	switch nic.Kind {
-	case vmm.NICTap:
-		return options{
-			{"type", "tap"},
-			{"id", netdevPrefix + nic.ID},
-			{"ifname", nic.Tap},
-			{"script", "no"},
-			{"downscript", "no"},
-		}
-	case vmm.NICUser:
-		o := options{{"type", "user"}, {"id", netdevPrefix + nic.ID}}
-		var rules []string
-		for _, f := range nic.Forwards {
-			if rule, err := forwardRule(f); err == nil { // Validate refused the others
-				rules = append(rules, rule)
-			}
-		}
-		if len(rules) > 0 {
-			o = append(o, option{"hostfwd", rules})
-		}
-		return o
-	}
-	return nil
-}
-
-// nicDevice is the guest's side of a network interface. It has no boot ROM:
-// nothing is ever booted from the network.
-func nicDevice(nic vmm.NIC, port string) options {
-	o := options{
-		{"driver", "virtio-net-pci"},
-		{"id", nic.ID},
-		{"bus", port},
-		{"mac", nic.MAC},
-		{"romfile", ""},
-	}
-	if nic.Kind != vmm.NICIsolated {
-		o = append(o, option{"netdev", netdevPrefix + nic.ID})
-	}
-	return o
 }

@@ -69,7 +69,7 @@ func TestCommandLineIsAsWrittenDown(t *testing.T) {
 			if err := d.Validate(c.cfg); err != nil {
 				t.Fatal(err)
 			}
-			args, err := d.commandLine(c.cfg, func(path string) bool { return strings.HasPrefix(path, "/dev/") })
+			args, err := d.commandLine(c.cfg, slots{}.arrange(c.cfg, 40).Ports, func(path string) bool { return strings.HasPrefix(path, "/dev/") })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -112,7 +112,7 @@ func TestSecretsStayOutOfTheCommandLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args, err := d.commandLine(fullConfig(), func(string) bool { return false })
+	args, err := d.commandLine(fullConfig(), slots{}.arrange(fullConfig(), 40).Ports, func(string) bool { return false })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestMachineHasRoomForItsDevicesAndSpareOnes(t *testing.T) {
 	for i := range MaxDisks - 1 {
 		cfg.Disks = append(cfg.Disks, vmm.Disk{ID: "disk-" + portName(i), Path: "/x"})
 	}
-	args, err := d.commandLine(cfg, func(string) bool { return false })
+	args, err := d.commandLine(cfg, slots{}.arrange(cfg, 40).Ports, func(string) bool { return false })
 	if err != nil {
 		t.Fatal(err)
 	}

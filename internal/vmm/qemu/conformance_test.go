@@ -102,8 +102,20 @@ func TestDriverConforms(t *testing.T) {
 			IgnitionText: func(_ vmm.IgnitionTransport, payload []byte) string {
 				return "IGNITION " + string(payload)
 			},
+			Plug: vmmtest.Plug{
+				Hold: func(ctx context.Context, g vmmtest.Running, hold bool) error {
+					if hold {
+						return key("h")(ctx, g)
+					}
+					return key("l")(ctx, g)
+				},
+				NIC: func(_ *testing.T, _ vmm.Ref, name string) vmm.NIC {
+					return vmm.NIC{ID: vmm.DeviceID("nic", name), MAC: "02:00:00:00:01:01", Kind: vmm.NICUser}
+				},
+				Cycles: 50,
+			},
 		},
-		Patience:   patience,
+		Patience:   patience / 4,
 		Lifecycles: 10,
 	})
 }

@@ -40,13 +40,10 @@ func (v *virtualMachine) Counters(ctx context.Context) ([]vmm.DeviceCounters, er
 	return all, nil
 }
 
-// diskOf finds a disk's id in the path of its front end, "/machine/peripheral/<id>/virtio-backend" or the id alone;
-// empty if it is none of the machine's disks.
+// diskOf finds a disk's id in the path of its front end; empty if it is none of the machine's disks.
 func diskOf(qdev string) string {
-	for part := range strings.SplitSeq(qdev, "/") {
-		if strings.HasPrefix(part, vmm.DeviceID("disk", "")) {
-			return part
-		}
+	if id := deviceOf(qdev); strings.HasPrefix(id, vmm.DeviceID("disk", "")) {
+		return id
 	}
 	return ""
 }

@@ -5,6 +5,7 @@ package qemu
 
 import (
 	"encoding/json"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,9 +27,10 @@ type eventQueue struct {
 
 	mu       sync.Mutex
 	waiting  []vmm.Event
-	muted    int  // calls that cause events of their own
-	down     bool // the guest said it is down; the STOP that follows is no news
-	finished bool // nothing more will come
+	muted    int    // calls that cause events of their own
+	down     bool   // the guest said it is down; the STOP that follows is no news
+	problem  string // the device that stopped the guest last; the requests that fail with it are no news
+	finished bool   // nothing more will come
 }
 
 func newEventQueue() *eventQueue {
@@ -125,8 +127,11 @@ func (q *eventQueue) quiet() (loud func()) {
 // observe translates one of QEMU's events (qapi/run-state.json, qapi/qdev.json).
 func (q *eventQueue) observe(e qmp.Event) {
 	var data struct {
-		Reason string `json:"reason"`
-		Device string `json:"device"`
+		Reason  string `json:"reason"`
+		Device  string `json:"device"`
+		Node    string `json:"node-name"`
+		Action  string `json:"action"`
+		NoSpace bool   `json:"nospace"`
 	}
 	if len(e.Data) > 0 && json.Unmarshal(e.Data, &data) != nil {
 		data.Reason = ""
@@ -139,7 +144,7 @@ func (q *eventQueue) observe(e qmp.Event) {
 	}
 	switch e.Name {
 	case "RESUME":
-		q.down = false
+		q.down, q.problem = false, ""
 		q.enqueue(vmm.Event{Kind: vmm.EventBooted, At: at})
 	case "SHUTDOWN":
 		q.down = true
@@ -154,6 +159,19 @@ func (q *eventQueue) observe(e qmp.Event) {
 		// A device's parts are told too, without an id; they are no news.
 		if data.Device != "" {
 			q.enqueue(vmm.Event{Kind: vmm.EventDeviceRemoved, Device: data.Device, At: at})
+		}
+	case "DEVICE_UNPLUG_GUEST_ERROR":
+		if data.Device != "" {
+			q.enqueue(vmm.Event{Kind: vmm.EventDeviceKept, Device: data.Device, Reason: "the guest refuses to let go of it", At: at})
+		}
+	case "BLOCK_IO_ERROR":
+		// One a request; what stops nothing is told to the guest, whose it is.
+		if id := strings.TrimPrefix(data.Node, nodePrefix); data.Action == "stop" && q.problem != id {
+			q.problem = id
+			if data.NoSpace {
+				data.Reason = "no space left on the host"
+			}
+			q.enqueue(vmm.Event{Kind: vmm.EventProblem, Device: id, Reason: data.Reason, At: at})
 		}
 	case "STOP":
 		// Neither we nor the guest: an internal error, or a person on the

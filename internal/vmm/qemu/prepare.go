@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
 )
@@ -50,7 +49,11 @@ func (d *Driver) Prepare(ctx context.Context, cfg vmm.Config) (process.Spec, err
 			return none, fmt.Errorf("copy UEFI variables: %w", err)
 		}
 	}
-	args, err := d.commandLine(cfg, func(path string) bool { return blocks[path] })
+	places, err := d.place(cfg)
+	if err != nil {
+		return none, err
+	}
+	args, err := d.commandLine(cfg, places.Ports, func(path string) bool { return blocks[path] })
 	if err != nil {
 		return none, err
 	}
@@ -68,7 +71,7 @@ func (d *Driver) Cleanup(ctx context.Context, ref vmm.Ref) error {
 	if err := removeSockets(ref.RuntimeDir); err != nil {
 		return err
 	}
-	for _, name := range []string{ignitionFile, ignitionFile + tempSuffix} {
+	for _, name := range []string{ignitionFile, ignitionFile + tempSuffix, rbdConfigFile, rbdConfigFile + tempSuffix} {
 		if err := os.Remove(filepath.Join(ref.RuntimeDir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("clean up runtime directory: %w", err)
 		}
@@ -99,16 +102,26 @@ func removeSockets(dir string) error {
 	return nil
 }
 
-// blockDevices tells which disks are block devices. A disk that is missing is
-// found here, with a better message than QEMU's.
+// place arranges the devices of a machine that is about to start, and writes that down.
+func (d *Driver) place(cfg vmm.Config) (slots, error) {
+	old, err := loadSlots(cfg.StateDir)
+	if err != nil {
+		return slots{}, err
+	}
+	places := old.arrange(cfg, d.portCount(cfg))
+	return places, places.save(cfg.StateDir)
+}
+
+// blockDevices tells which disks are block devices. A disk that is missing or cannot be used as it should is found
+// here, with a better message than QEMU's.
 func blockDevices(disks []vmm.Disk) (map[string]bool, error) {
 	blocks := map[string]bool{}
 	for _, disk := range disks {
-		st, err := os.Stat(disk.Path)
+		block, err := checkMedium(disk)
 		if err != nil {
-			return nil, machine.Wrap(machine.FailedPrecondition, err, "look at disk "+disk.ID)
+			return nil, err
 		}
-		blocks[disk.Path] = st.Mode().Type() == fs.ModeDevice
+		blocks[disk.Path] = block
 	}
 	return blocks, nil
 }

@@ -27,8 +27,6 @@
 package qemu
 
 import (
-	"fmt"
-	"net/netip"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -133,16 +131,24 @@ func (d *Driver) Name() string { return DriverName }
 
 // Capabilities says what this driver can do.
 func (d *Driver) Capabilities() vmm.Capabilities {
+	linux := runtime.GOOS == "linux"
 	return vmm.Capabilities{
-		Ignition:     []vmm.IgnitionTransport{vmm.IgnitionFWCfg},
-		UserNetwork:  true,
-		IsolatedNIC:  true,
-		GuestAgent:   true,
-		TapNIC:       runtime.GOOS == "linux",
-		DirectKernel: true,
-		Firmware:     d.hasFirmware(),
-		MaxDisks:     MaxDisks,
-		MaxNICs:      MaxNICs,
+		Ignition:      []vmm.IgnitionTransport{vmm.IgnitionFWCfg},
+		UserNetwork:   true,
+		IsolatedNIC:   true,
+		GuestAgent:    true,
+		TapNIC:        linux,
+		DirectKernel:  true,
+		Firmware:      d.hasFirmware(),
+		MaxDisks:      MaxDisks,
+		MaxNICs:       MaxNICs,
+		HotPlug:       true,
+		PCINIC:        linux,
+		Qcow2:         true,
+		RBD:           linux,
+		VhostUserDisk: linux,
+		DiskLimits:    true,
+		Cache:         cachePolicies(),
 	}
 }
 
@@ -209,80 +215,24 @@ func sunPath() int {
 
 func validateDevices(cfg vmm.Config) error {
 	seen := map[string]bool{}
-	check := func(id string) error {
-		if !validID(id) {
-			return machine.Errorf(machine.Invalid, "device id %q is not possible", id)
-		}
-		if seen[id] {
+	once := func(id string, err error) error {
+		if err == nil && seen[id] {
 			return machine.Errorf(machine.Invalid, "device id %q is used twice", id)
 		}
 		seen[id] = true
-		return nil
+		return err
 	}
 	for _, disk := range cfg.Disks {
-		if err := check(disk.ID); err != nil {
+		if err := once(disk.ID, validateDisk(disk)); err != nil {
 			return err
-		}
-		if !filepath.IsAbs(disk.Path) {
-			return machine.Errorf(machine.Invalid, "disk %s: path %q is not absolute", disk.ID, disk.Path)
-		}
-		if len(disk.Serial) > maxSerial {
-			return machine.Errorf(machine.Invalid, "disk %s: serial %q is longer than %d bytes", disk.ID, disk.Serial, maxSerial)
 		}
 	}
 	for _, nic := range cfg.NICs {
-		if err := check(nic.ID); err != nil {
-			return err
-		}
-		if err := validateNIC(nic); err != nil {
+		if err := once(nic.ID, validateNIC(nic)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func validateNIC(nic vmm.NIC) error {
-	if len(nic.MAC) != len("00:00:00:00:00:00") || strings.Trim(nic.MAC, "0123456789abcdefABCDEF:") != "" {
-		return machine.Errorf(machine.Invalid, "network interface %s: MAC address %q", nic.ID, nic.MAC)
-	}
-	if len(nic.Forwards) > 0 && nic.Kind != vmm.NICUser {
-		return machine.Errorf(machine.Invalid, "network interface %s: port forwards need user-mode networking", nic.ID)
-	}
-	switch nic.Kind {
-	case vmm.NICIsolated:
-	case vmm.NICTap:
-		if runtime.GOOS != "linux" {
-			return machine.Errorf(machine.Unimplemented, "network interface %s: tap devices exist on Linux only", nic.ID)
-		}
-		if nic.Tap == "" || len(nic.Tap) > 15 {
-			return machine.Errorf(machine.Invalid, "network interface %s: tap device name %q", nic.ID, nic.Tap)
-		}
-	case vmm.NICUser:
-		for _, f := range nic.Forwards {
-			if _, err := forwardRule(f); err != nil {
-				return machine.Errorf(machine.Invalid, "network interface %s: %w", nic.ID, err)
-			}
-		}
-	default:
-		return machine.Errorf(machine.Unimplemented, "network interface %s: kind %q is not possible with QEMU", nic.ID, nic.Kind)
-	}
-	return nil
-}
-
-// forwardRule is the rule in the syntax of QEMU's hostfwd.
-func forwardRule(f vmm.PortForward) (string, error) {
-	address := f.HostAddress
-	if address == "" {
-		address = "127.0.0.1"
-	}
-	ip, err := netip.ParseAddr(address)
-	if err != nil || !ip.Is4() {
-		return "", fmt.Errorf("host address %q is not an IPv4 address", f.HostAddress)
-	}
-	if f.HostPort < 0 || f.HostPort > 65535 || f.GuestPort < 1 || f.GuestPort > 65535 {
-		return "", fmt.Errorf("forward of port %d to %d", f.HostPort, f.GuestPort)
-	}
-	return fmt.Sprintf("tcp:%s:%d-:%d", ip, f.HostPort, f.GuestPort), nil
 }
 
 // maxID is the length of a block node name (31) less our prefix.

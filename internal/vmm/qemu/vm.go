@@ -121,36 +121,16 @@ func stateOf(status string) vmm.State {
 		return vmm.StateRunning
 	case "prelaunch", "shutdown":
 		return vmm.StateIdle
-	case "internal-error", "io-error", "guest-panicked", "watchdog":
+	case "internal-error", "guest-panicked", "watchdog":
 		return vmm.StateFailed
 	}
-	// paused, debug and the states around migration
+	// paused, io-error, debug and the states around migration
 	return vmm.StatePaused
 }
 
 // needsReset says that QEMU refuses cont until it was reset.
 func needsReset(status string) bool {
 	return status == "shutdown" || status == "internal-error" || status == "guest-panicked"
-}
-
-// Inspect asks how the VM is.
-func (v *virtualMachine) Inspect(ctx context.Context) (vmm.Observation, error) {
-	id, err := v.uuid(ctx)
-	if err != nil {
-		return vmm.Observation{}, unavailable(err)
-	}
-	status, err := v.status(ctx)
-	if err != nil {
-		return vmm.Observation{}, unavailable(err)
-	}
-	devices, err := v.peripherals(ctx)
-	if err != nil {
-		return vmm.Observation{}, unavailable(err)
-	}
-	return vmm.Observation{
-		State: stateOf(status), MachineID: id, PID: v.client.PeerPID(), Version: v.client.Version().String(),
-		Disks: devices.disks, NICs: devices.nics,
-	}, nil
 }
 
 // unavailable makes a refused question one that could not be asked.

@@ -178,6 +178,16 @@ func (b *bench) awaitGuest() Running {
 	}
 	b.boots++
 	b.must("wait for the guest", b.tty.await(b.ctx(), b.s.BootText, b.boots))
+	return b.running()
+}
+
+// running is the guest that is up, with its console connected anew if a restart of the daemon closed it.
+func (b *bench) running() Running {
+	b.Helper()
+	if b.tty == nil {
+		b.tty = openConsole(b.vm.Console().Socket)
+		b.must("connect to the console", b.tty.connected(b.ctx()))
+	}
 	tty := b.tty
 	return Running{Ref: b.cfg.Ref, Console: tty, Await: func(ctx context.Context, text string) error {
 		return tty.await(ctx, text, 1)

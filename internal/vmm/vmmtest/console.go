@@ -23,7 +23,7 @@ type console struct {
 	mu      sync.Mutex
 	conn    net.Conn
 	text    strings.Builder
-	changed chan struct{} // closed and made anew when text grew
+	changed chan struct{} // closed and made anew when text grew or somebody connected
 }
 
 func openConsole(path string) *console {
@@ -55,6 +55,8 @@ func (c *console) serve(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	c.mu.Lock()
 	c.conn = conn
+	close(c.changed)
+	c.changed = make(chan struct{})
 	c.mu.Unlock()
 	buffer := make([]byte, 4096)
 	for {
@@ -95,6 +97,23 @@ func (c *console) await(ctx context.Context, text string, n int) error {
 		case <-changed:
 		case <-ctx.Done():
 			return fmt.Errorf("the console has not shown %q %d times but: %.4000q", text, n, got)
+		}
+	}
+}
+
+// connected waits until something can be typed.
+func (c *console) connected(ctx context.Context) error {
+	for {
+		c.mu.Lock()
+		conn, changed := c.conn, c.changed
+		c.mu.Unlock()
+		if conn != nil {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("connect to the console: %w", ctx.Err())
 		}
 	}
 }

@@ -4,7 +4,8 @@
 # A guest in one boot sector, for the conformance suite on emulated q35. It
 # shows its Ignition payload (fw_cfg file opt/com.coreos/config) and READY on
 # the first serial port, echoes what is typed, powers off at "!" and at the
-# power button, and resets at "~".
+# power button, and resets at "~". It lets go of devices as soon as it is asked
+# to, unless "h" was typed; "l" ends that. Both are echoed, too.
 #
 #   as --32 -o guest.o guest.S && ld -m elf_i386 -Ttext 0x7c00 --oformat binary -o guest.bin guest.o
 
@@ -63,9 +64,24 @@ found:	mov	ax, [0x8004]
 	dec	bx
 	jmp	1b
 
-ready:	mov	si, offset up
+ready:	mov	byte ptr [0x9000], 'l'
+	mov	si, offset up
 	call	puts
-poll:	mov	dx, 0x600		# PM1_STS
+poll:	cmp	byte ptr [0x9000], 'h'
+	je	button
+	mov	cx, 32			# buses that may have something to let go of
+bus:	mov	dx, 0xcd0		# ACPI PCI hot-plug of q35: which bus,
+	movzx	eax, cx
+	dec	ax
+	out	dx, eax
+	mov	dx, 0xcc4		# what shall go,
+	in	eax, dx
+	test	eax, eax
+	jz	2f
+	add	dx, 4			# let it go
+	out	dx, eax
+2:	loop	bus
+button:	mov	dx, 0x600		# PM1_STS
 	in	ax, dx
 	test	ah, 1
 	jnz	off
@@ -79,7 +95,12 @@ poll:	mov	dx, 0x600		# PM1_STS
 	je	off
 	cmp	al, '~'
 	je	reset
-	call	putc
+	cmp	al, 'h'
+	je	hold
+	cmp	al, 'l'
+	jne	echo
+hold:	mov	[0x9000], al
+echo:	call	putc
 	jmp	poll
 
 off:	mov	dx, 0x604		# PM1_CNT: S5
