@@ -32,6 +32,7 @@ type api struct {
 	objects   map[string]*unstructured.Unstructured // by namespace/name
 	finalizer bool                                  // deleted objects stay until finish
 	forbidden bool
+	obliging  bool // objects become ready by themselves, each with a tap
 	writes    int
 	log       []event
 	more      chan struct{} // closed when log grows
@@ -163,6 +164,11 @@ func (a *api) put(kind string, o *unstructured.Unstructured) {
 	a.log = append(a.log, event{version: a.version, kind: kind, object: o.DeepCopy().Object})
 	close(a.more)
 	a.more = make(chan struct{})
+	if a.obliging && kind == "ADDED" {
+		next := o.DeepCopy()
+		next.Object["status"] = map[string]any{"state": "Ready", "tapDevice": map[string]any{"name": "mtap" + strconv.Itoa(a.version)}}
+		a.put("MODIFIED", next)
+	}
 }
 
 func (a *api) apply(w http.ResponseWriter, r *http.Request, key string) {

@@ -46,10 +46,7 @@ func (p *Plugin) Apply(ctx context.Context, req network.Request) (network.Result
 		return network.Result{}, fmt.Errorf("apply network interface %s/%s: %w", want.namespace, want.name, err)
 	}
 	o := p.keys.read(applied)
-	p.mu.Lock()
-	p.note(o)
-	p.mu.Unlock()
-	return p.result(ctx, o, req.MAC)
+	return p.result(ctx, p.applied(o), req.MAC)
 }
 
 func (p *Plugin) want(req network.Request) (object, error) {
@@ -168,7 +165,10 @@ func (p *Plugin) function(ctx context.Context, o object, r network.Result) (netw
 }
 
 // Observe reads the object's status as last heard.
-func (p *Plugin) Observe(_ context.Context, ref network.Ref) (network.Result, error) {
+func (p *Plugin) Observe(ctx context.Context, ref network.Ref) (network.Result, error) {
+	if err := ctx.Err(); err != nil {
+		return network.Result{}, err
+	}
 	objects, _, complete := p.known(ref)
 	switch {
 	case !complete:
@@ -217,7 +217,10 @@ func (p *Plugin) Delete(ctx context.Context, ref network.Ref) (network.Result, e
 
 // List returns the interfaces whose objects this node made under this state directory. Others of this node are told in
 // the log: their state is elsewhere, or lost.
-func (p *Plugin) List(context.Context) ([]network.Ref, error) {
+func (p *Plugin) List(ctx context.Context) ([]network.Ref, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.synced {

@@ -116,6 +116,20 @@ func (p *Plugin) note(o object) {
 	p.objects[o.ref()] = list
 }
 
+// applied takes in what the API server answered, unless the watch has told more of that object meanwhile, and returns
+// the newest there is.
+func (p *Plugin) applied(o object) object {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, known := range p.objects[o.ref()] {
+		if known.uid == o.uid {
+			return known
+		}
+	}
+	p.note(o)
+	return o
+}
+
 // asked notes that an object is being deleted before the watch says so; it must be called with the lock held.
 func (p *Plugin) asked(o object) {
 	list := slices.Clone(p.objects[o.ref()])
