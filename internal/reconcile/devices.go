@@ -69,6 +69,7 @@ func (r *Reconciler) viewDevices(v *View) {
 	m := v.Machine
 	v.Times = DeviceTimes{Repeat: r.o.DetachRepeat, Settle: r.o.DetachSettle, Keep: r.o.KeepDetached}
 	v.Media, v.Wires, v.Known = map[string]string{}, map[string]Wire{}, map[Device]DeviceMemory{}
+	v.Ready = map[string]bool{}
 	for _, vol := range m.Desired.Volumes {
 		if plugin, err := r.plugin(vol); err == nil {
 			v.Media[vol.Name] = medium(plugin, vol)
@@ -91,6 +92,9 @@ func (r *Reconciler) viewDevices(v *View) {
 	r.withDevices(m.ID, func(d *devices) {
 		changed := d.generation != m.Desired.Generation
 		d.generation = m.Desired.Generation
+		for name := range d.prepared {
+			v.Ready[name] = true
+		}
 		for dev, is := range missing {
 			known := d.known[dev]
 			switch {
@@ -292,6 +296,20 @@ func (r *Reconciler) nicChanged(ref network.Ref) {
 	r.remember(ref.MachineID, Device{NIC: true, Name: ref.Name}, func(known *DeviceMemory) {
 		known.Applied, known.Block = false, Block{}
 	})
+	r.queue.Add(ref.MachineID)
+}
+
+// VolumeChanged has a volume prepared again, since what serves it came or went by itself.
+func (r *Reconciler) VolumeChanged(ref volume.Ref) {
+	m, err := r.o.Store.Get(ref.MachineID)
+	if err != nil {
+		return // the sweep sees to what belongs to no machine
+	}
+	if _, known := m.Record.Volumes[ref.Name]; !known {
+		return
+	}
+	r.remember(ref.MachineID, Device{Name: ref.Name}, func(known *DeviceMemory) { known.Block = Block{} })
+	r.withDevices(ref.MachineID, func(d *devices) { delete(d.prepared, ref.Name) })
 	r.queue.Add(ref.MachineID)
 }
 

@@ -33,6 +33,7 @@ type DeviceView struct {
 	Media   map[string]string       // what wanted volumes are, by name; none for one that no plugin knows
 	Wires   map[string]Wire         // what wanted network interfaces are, by name
 	Known   map[Device]DeviceMemory // what this life of the daemon knows
+	Ready   map[string]bool         // volumes that their plugin has prepared in this life of the daemon
 	Times   DeviceTimes
 }
 
@@ -200,6 +201,8 @@ func (p *devicePlan) volume(name string) {
 		steps = append(steps, StepVolumePrepare, StepVolumeAttach)
 	case p.grows(dev, want, rec):
 		steps = append(steps, StepVolumeResize)
+	case rec.Remote && !p.Ready[name]: // so that its plugin takes up again what serves it, and watches over it
+		steps = append(steps, StepVolumePrepare)
 	}
 	p.do(dev, steps...)
 }
