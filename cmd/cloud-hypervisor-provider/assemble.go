@@ -21,8 +21,7 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/store"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume"
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume/localdisk"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume/storagedaemon"
 )
 
 // parts are the daemon's pieces that live as long as it does.
@@ -33,6 +32,7 @@ type parts struct {
 	exec       *exec.Server // nil when off
 	images     *image.Cache
 	supervisor process.Supervisor
+	storage    *storagedaemon.Manager
 	drivers    *drivers
 	watch      *watch
 	log        *slog.Logger
@@ -41,6 +41,7 @@ type parts struct {
 func (p *parts) close() {
 	p.images.Close()
 	p.consoles.Close()
+	p.storage.Close() // the daemons live on
 	_ = p.supervisor.Close()
 	p.drivers.close()
 }
@@ -61,16 +62,15 @@ func assemble(
 	if err != nil {
 		return nil, err
 	}
-	disks, err := localdisk.New(localdisk.Options{})
-	if err != nil {
-		return nil, err
-	}
-	volumes := []volume.Plugin{disks}
 	events, err := event.New(event.Options{Max: cfg.Events.Max, TTL: cfg.Events.TTL, Observe: w.countEvent})
 	if err != nil {
 		return nil, err
 	}
 	if p.supervisor, err = process.Auto(ctx, process.Options{Kind: cfg.Hypervisor.Supervisor, Logger: log}); err != nil {
+		return nil, err
+	}
+	volumes, err := p.newVolumes(cfg, st, events)
+	if err != nil {
 		return nil, err
 	}
 	if p.consoles, err = console.New(console.Options{
@@ -96,6 +96,7 @@ func assemble(
 		ButtonInterval: cfg.Shutdown.SignalInterval, GuestOff: reconcile.GuestOffPolicy(cfg.Shutdown.OnGuestPowerOff),
 		Observe: w.countStep, ObserveWait: w.metrics.Wait, Failpoint: failpoints(log),
 	}
+	applyVolumes(cfg, &o)
 	useGuestAgent(cfg, &o)
 	if p.reconciler, err = reconcile.New(o); err != nil {
 		return nil, err

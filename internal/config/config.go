@@ -70,6 +70,7 @@ type Config struct {
 	MachineClasses MachineClasses
 	Capacity       Capacity
 	Network        Network
+	Volumes        Volumes
 	Images         Images
 	Reconcile      Reconcile
 	Shutdown       Shutdown
@@ -239,6 +240,7 @@ func Default() Config {
 			CPUOvercommit:            1,
 		},
 		Network:   Network{Plugin: NetworkIsolated},
+		Volumes:   defaultVolumes(),
 		Images:    Images{MaxConcurrentPulls: 3, Reserve: document.Amount{Percent: 2}},
 		Reconcile: Reconcile{Workers: 15, ResyncInterval: time.Minute, MaxBackoff: 30 * time.Second},
 		Shutdown: Shutdown{

@@ -78,7 +78,7 @@ rounded down and counted as if no machine were running: the pool controller subt
 
 var sectionTitles = map[string]string{
 	"": "Directories", "iri": "IRI socket", "hypervisor": "Hypervisor", "machineClasses": "Machine classes",
-	"capacity": "Capacity", "network": "Network", "images": "Images", "reconcile": "Reconciliation",
+	"capacity": "Capacity", "network": "Network", "volumes": "Volumes", "images": "Images", "reconcile": "Reconciliation",
 	"shutdown": "Shutdown", "events": "Machine events", "guestAgent": "Guest agent", "console": "Console", "streaming": "Remote consoles", "servers": "HTTP servers", "log": "Log",
 }
 

@@ -48,7 +48,7 @@ const v1alpha1 = "v1alpha1"
 func Fields() []Field {
 	fields := slices.Concat(
 		directoryFields(), hypervisorFields(), classFields(), capacityFields(),
-		networkFields(), imageFields(), workFields(), surfaceFields(),
+		networkFields(), volumeFields(), imageFields(), workFields(), surfaceFields(),
 	)
 	for i := range fields {
 		if fields[i].Flag == "" {

@@ -62,6 +62,10 @@ func drawConfig(t *rapid.T) config.Config {
 	if len(c.Images.PlainHTTP) == 0 {
 		c.Images.PlainHTTP = nil
 	}
+	c.Volumes.KeepDetached = d("keep", time.Second, 720*time.Hour)
+	c.Volumes.CachePolicy = rapid.SampledFrom([]string{"none", "writeback", "writethrough", "directsync", "unsafe"}).Draw(t, "cache")
+	c.Volumes.LocalDisk.Limits.ReadBytes = rapid.Int64Range(0, 1<<40).Draw(t, "read bytes")
+	c.Volumes.LocalDisk.Limits.TotalOps = n("ops", 0, 1_000_000_000)
 	if rapid.Bool().Draw(t, "user") {
 		c.Hypervisor.Driver, c.Network.Plugin = config.DriverQEMU, config.NetworkUser
 		for i := range n("forwards", 0, 3) {

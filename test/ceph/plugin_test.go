@@ -96,7 +96,7 @@ func serve(t *testing.T, runtime string) *served {
 		t.Fatal(err)
 	}
 	s.manager, err = storagedaemon.New(storagedaemon.Options{
-		Supervisor: s.supervisor, StateID: "state-of-test", RuntimeDir: runtime, Changed: func(volume.Ref) { s.changes.Add(1) },
+		Supervisor: s.supervisor, StateID: "state-of-test", RuntimeDir: runtime, Changed: func(volume.Ref, string) { s.changes.Add(1) },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -64,6 +64,8 @@ type Options struct {
 type Plugin struct {
 	o Options
 
+	gate *gate
+
 	mu   sync.Mutex
 	seen map[volume.Ref]inspected
 }
@@ -93,7 +95,7 @@ func New(o Options) (*Plugin, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Plugin{o: o, seen: map[volume.Ref]inspected{}}, nil
+	return &Plugin{o: o, gate: newGate(o.Now), seen: map[volume.Ref]inspected{}}, nil
 }
 
 // Name returns "ceph".
@@ -183,7 +185,7 @@ func (p *Plugin) inspected(ctx context.Context, ref volume.Ref, image Image, ide
 	if ok && last.identity == identity && last.bytes >= want {
 		return last.bytes, nil
 	}
-	bytes, err := p.o.Inspect(ctx, image)
+	bytes, err := p.gate.open(ctx, image, p.o.Inspect)
 	if err != nil {
 		return 0, err
 	}

@@ -155,7 +155,18 @@ func anyMonitor(ctx context.Context, monitors []string) error {
 	if ok {
 		return nil
 	}
-	return machine.Errorf(machine.Unavailable, "no monitor of the Ceph cluster answers (%s): %v", strings.Join(monitors, ", "), failures[0])
+	return &silenceError{machine.Errorf(machine.Unavailable, "no monitor of the Ceph cluster answers (%s): %v", strings.Join(monitors, ", "), failures[0])}
+}
+
+// silenceError says that no monitor of a cluster answered, whatever the image.
+type silenceError struct{ err error }
+
+func (e *silenceError) Error() string { return e.err.Error() }
+func (e *silenceError) Unwrap() error { return e.err }
+
+func isSilence(err error) bool {
+	var silent *silenceError
+	return errors.As(err, &silent)
 }
 
 func greets(ctx context.Context, monitor string) error {

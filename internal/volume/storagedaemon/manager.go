@@ -57,17 +57,20 @@ type Options struct {
 	StateID    string // of the state directory; part of every mark
 	RuntimeDir string // sockets are below it; short, for a socket's path may have 107 bytes at most
 	Logger     *slog.Logger
-	// Changed is told when a daemon died or serves again by itself. It must not block.
-	Changed func(volume.Ref)
+	// Changed is told when a daemon died, cannot be started again, or (problem empty) serves again by itself. It must not
+	// block, and must not call the Manager.
+	Changed func(ref volume.Ref, problem string)
 	Now     func() time.Time
 }
 
-// Manager starts, finds and ends storage daemons. Its methods may be called concurrently for different volumes.
+// Manager starts, finds and ends storage daemons. Its methods may be called concurrently; those for one volume wait for
+// each other, and those for different ones never do.
 type Manager struct {
 	o Options
 
 	mu     sync.Mutex
 	known  map[volume.Ref]*daemon
+	turns  map[volume.Ref]*turn
 	closed bool
 	stop   context.CancelFunc
 	ctx    context.Context // ends with Close
@@ -79,6 +82,13 @@ type daemon struct {
 	export Export
 	proc   process.Process
 	served Served
+	unhold context.CancelFunc // ends its watch
+}
+
+// turn lets one caller at a time act on a volume.
+type turn struct {
+	free  chan struct{} // holds one token
+	users int
 }
 
 // New makes a Manager; Close lets go of all daemons without touching them.
@@ -93,13 +103,13 @@ func New(o Options) (*Manager, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Changed == nil {
-		o.Changed = func(volume.Ref) {}
+		o.Changed = func(volume.Ref, string) {}
 	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Manager{o: o, known: map[volume.Ref]*daemon{}, ctx: ctx, stop: cancel}, nil
+	return &Manager{o: o, known: map[volume.Ref]*daemon{}, turns: map[volume.Ref]*turn{}, ctx: ctx, stop: cancel}, nil
 }
 
 // Close ends supervision. The daemons serve on.
@@ -114,6 +124,16 @@ func (m *Manager) Close() {
 // Serve returns the export's socket, starting a daemon or finding the one there is. FailedPrecondition when the medium
 // refused, or when a daemon still serves something else under this name: Stop comes first, once the VMM let go.
 func (m *Manager) Serve(ctx context.Context, e Export) (Served, error) {
+	done, err := m.take(ctx, e.Ref)
+	if err != nil {
+		return Served{}, err
+	}
+	defer done()
+	return m.serve(ctx, e)
+}
+
+// serve is Serve for whoever has the volume's turn.
+func (m *Manager) serve(ctx context.Context, e Export) (Served, error) {
 	d := m.held(e.Ref)
 	if d == nil {
 		found, err := m.find(ctx, e)
@@ -134,7 +154,7 @@ func (m *Manager) Serve(ctx context.Context, e Export) (Served, error) {
 	}
 	served, err := m.configure(ctx, e, d.proc)
 	if err != nil && fresh { // it serves nobody yet: it goes, and the next try begins anew
-		return Served{}, errors.Join(err, m.end(context.WithoutCancel(ctx), e.Ref, e.Dir, d.proc, killAtOnce))
+		return Served{}, errors.Join(err, m.discard(context.WithoutCancel(ctx), e, d.proc))
 	}
 	if err != nil {
 		return Served{}, err
@@ -148,6 +168,11 @@ func (m *Manager) Serve(ctx context.Context, e Export) (Served, error) {
 
 // Resize makes the medium size bytes long, through the daemon that has it open. It never shrinks one.
 func (m *Manager) Resize(ctx context.Context, ref volume.Ref, size int64) error {
+	done, err := m.take(ctx, ref)
+	if err != nil {
+		return err
+	}
+	defer done()
 	d := m.held(ref)
 	if d == nil || ended(d.proc) {
 		return machine.Errorf(machine.Unavailable, "no storage daemon serves volume %s", ref.Name)
@@ -163,18 +188,56 @@ func (m *Manager) Resize(ctx context.Context, ref volume.Ref, size int64) error 
 
 // Stop ends the daemon of a volume and removes what it left; nil if there is none. Only after the VMM let go.
 func (m *Manager) Stop(ctx context.Context, ref volume.Ref, dir string) error {
-	d := m.held(ref)
+	d := m.release(ref) // before the turn: a watch that is starting it again gives up
+	done, err := m.take(ctx, ref)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if late := m.release(ref); late != nil {
+		d = late
+	}
 	if d == nil {
-		found, err := m.find(ctx, Export{Ref: ref, Dir: dir})
-		if err != nil {
+		if d, err = m.find(ctx, Export{Ref: ref, Dir: dir}); err != nil {
 			return err
 		}
-		if d = found; d == nil {
-			return m.cleanUp(ref, dir)
+	}
+	if d != nil {
+		if err := m.end(ctx, ref, d.proc, quitPatience); err != nil {
+			return err
 		}
 	}
-	m.release(ref)
-	return m.end(ctx, ref, dir, d.proc, quitPatience)
+	if err := m.endOthers(ctx, ref); err != nil {
+		return err
+	}
+	return m.cleanUp(ref, dir)
+}
+
+// take waits for a volume's turn; done gives it back.
+func (m *Manager) take(ctx context.Context, ref volume.Ref) (done func(), err error) {
+	m.mu.Lock()
+	t := m.turns[ref]
+	if t == nil {
+		t = &turn{free: make(chan struct{}, 1)}
+		t.free <- struct{}{}
+		m.turns[ref] = t
+	}
+	t.users++
+	m.mu.Unlock()
+	leave := func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if t.users--; t.users == 0 {
+			delete(m.turns, ref)
+		}
+	}
+	select {
+	case <-t.free:
+		return func() { t.free <- struct{}{}; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, machine.Wrap(machine.Unavailable, ctx.Err(), "wait for the storage daemon of volume "+ref.Name)
+	}
 }
 
 // Held returns the volumes for which a daemon of this state root lives, by their marks.
@@ -213,60 +276,81 @@ func (m *Manager) held(ref volume.Ref) *daemon {
 func (m *Manager) hold(ref volume.Ref, d *daemon) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed || m.known[ref] == d {
+	before := m.known[ref]
+	if m.closed || before == d {
 		return
 	}
+	if before != nil {
+		before.unhold()
+	}
 	m.known[ref] = d
-	m.wait.Go(func() { m.watch(ref, d) })
+	ctx, cancel := context.WithCancel(m.ctx)
+	d.unhold = cancel
+	m.wait.Go(func() { m.watch(ctx, ref, d) })
 }
 
-func (m *Manager) release(ref volume.Ref) {
+// release lets go of a daemon, nil if none is held.
+func (m *Manager) release(ref volume.Ref) *daemon {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.known, ref)
+	d := m.known[ref]
+	if d != nil {
+		d.unhold()
+		delete(m.known, ref)
+	}
+	return d
 }
 
 // watch has a daemon that died followed by another, as long as nobody asked for its end: the VMM reconnects to the
 // socket by itself, and its guest's requests wait meanwhile.
-func (m *Manager) watch(ref volume.Ref, d *daemon) {
+func (m *Manager) watch(ctx context.Context, ref volume.Ref, d *daemon) {
+	defer d.unhold()
 	select {
-	case <-m.ctx.Done():
+	case <-ctx.Done():
 		return
 	case <-d.proc.Done():
 	}
-	if m.held(ref) != d {
+	if ctx.Err() != nil {
 		return
 	}
-	exit := d.proc.Exit()
 	m.o.Logger.Error("a storage daemon ended; it is started again", "machine", ref.MachineID, "volume", ref.Name,
-		"signal", exit.Signal, "code", exit.Code)
-	m.o.Changed(ref)
+		"reason", describe(d.proc.Exit()))
+	m.o.Changed(ref, "its storage daemon ended ("+describe(d.proc.Exit())+"); it is started again")
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, maxPause) {
-		if m.held(ref) != d {
-			return
-		}
-		ctx, cancel := context.WithTimeout(m.ctx, restartTimeout)
-		_, err := m.Serve(ctx, d.export)
-		cancel()
-		if err == nil {
-			m.o.Changed(ref)
-			return
-		}
-		if m.ctx.Err() != nil {
+		err := m.again(ctx, ref, d)
+		if ctx.Err() != nil || err == nil {
+			if m.ctx.Err() == nil && m.held(ref) != nil {
+				m.o.Changed(ref, "")
+			}
 			return
 		}
 		m.o.Logger.Error("a storage daemon could not be started again", "machine", ref.MachineID, "volume", ref.Name, "error", err, "again", pause)
-		m.mu.Lock()
-		if _, there := m.known[ref]; !there { // Serve let go of the dead one
-			m.known[ref] = d
-		}
-		m.mu.Unlock()
+		m.o.Changed(ref, "its storage daemon could not be started again: "+err.Error())
 		select {
-		case <-m.ctx.Done():
+		case <-ctx.Done():
 			return
 		case <-time.After(pause):
 		}
 	}
+}
+
+// again starts a daemon in place of one that died, unless somebody else has done so.
+func (m *Manager) again(ctx context.Context, ref volume.Ref, d *daemon) error {
+	limited, cancel := context.WithTimeout(ctx, restartTimeout)
+	defer cancel()
+	done, err := m.take(limited, ref)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if m.held(ref) != d {
+		return nil
+	}
+	m.mu.Lock()
+	export := d.export
+	m.mu.Unlock()
+	_, err = m.serve(limited, export)
+	return err
 }
 
 // Times of supervision.

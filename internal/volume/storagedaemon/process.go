@@ -110,9 +110,8 @@ func (m *Manager) find(ctx context.Context, e Export) (*daemon, error) {
 	return &daemon{export: Export{Ref: e.Ref, Dir: e.Dir, Identity: r.Identity}, proc: proc}, nil
 }
 
-// end ends a proven daemon: asked by its control socket, and by SIGKILL when patience is over. Nothing is removed
-// before it is gone.
-func (m *Manager) end(ctx context.Context, ref volume.Ref, dir string, proc process.Process, patience time.Duration) error {
+// end ends a proven daemon: asked by its control socket, and by SIGKILL when patience is over.
+func (m *Manager) end(ctx context.Context, ref volume.Ref, proc process.Process, patience time.Duration) error {
 	if patience > 0 && !ended(proc) {
 		quit, cancel := context.WithTimeout(ctx, patience)
 		if err := m.quit(quit, ref, proc); err == nil {
@@ -123,21 +122,51 @@ func (m *Manager) end(ctx context.Context, ref volume.Ref, dir string, proc proc
 		}
 		cancel()
 	}
-	if !ended(proc) {
-		if err := proc.Signal(ctx, syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			return machine.Wrap(machine.Unavailable, err, "kill the storage daemon")
+	if ended(proc) {
+		return nil
+	}
+	if err := proc.Signal(ctx, syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return machine.Wrap(machine.Unavailable, err, "kill the storage daemon")
+	}
+	timer := time.NewTimer(killPatience)
+	defer timer.Stop()
+	select {
+	case <-proc.Done():
+		return nil
+	case <-timer.C:
+		return machine.Errorf(machine.Unavailable, "the storage daemon of volume %s was killed and is still there", ref.Name)
+	case <-ctx.Done():
+		return machine.Wrap(machine.Unavailable, ctx.Err(), "wait for the storage daemon's end")
+	}
+}
+
+// endOthers ends what bears a volume's mark beside the daemon that is known, such as one whose start was cut short.
+func (m *Manager) endOthers(ctx context.Context, ref volume.Ref) error {
+	found, err := m.o.Supervisor.FindAll(ctx, m.prefix(ref))
+	if err != nil {
+		return machine.Wrap(machine.Unavailable, err, "find storage daemons")
+	}
+	for _, id := range found {
+		proc, err := m.o.Supervisor.Adopt(ctx, id)
+		if errors.Is(err, process.ErrGone) {
+			continue
 		}
-		timer := time.NewTimer(killPatience)
-		defer timer.Stop()
-		select {
-		case <-proc.Done():
-		case <-timer.C:
-			return machine.Errorf(machine.Unavailable, "the storage daemon of volume %s was killed and is still there", ref.Name)
-		case <-ctx.Done():
-			return machine.Wrap(machine.Unavailable, ctx.Err(), "wait for the storage daemon's end")
+		if err != nil {
+			return machine.Wrap(machine.Unavailable, err, "adopt the storage daemon")
+		}
+		if err := m.end(ctx, ref, proc, killAtOnce); err != nil {
+			return err
 		}
 	}
-	return m.cleanUp(ref, dir)
+	return nil
+}
+
+// discard ends a daemon that serves nobody and removes what there is of it; nothing is removed before it is gone.
+func (m *Manager) discard(ctx context.Context, e Export, proc process.Process) error {
+	if err := m.end(ctx, e.Ref, proc, killAtOnce); err != nil {
+		return err
+	}
+	return m.cleanUp(e.Ref, e.Dir)
 }
 
 func loadRecord(dir string) (record, error) {
