@@ -41,6 +41,9 @@ func newDaemon(t *testing.T, h *host) *daemon {
 		if d.store != nil {
 			_ = d.store.Close()
 		}
+		if n := len(h.violations); n > 0 {
+			t.Errorf("%d times something was taken from under a guest: %v", n, h.violations[0])
+		}
 	})
 	return d
 }

@@ -202,6 +202,27 @@ func (r *Reconciler) runDevices(ctx context.Context, planned *machine.Machine, s
 	return nil
 }
 
+// announce shows that a change of the spec was seen, and what it made of the devices, before the work on it begins: a
+// copy may take long, and a client takes no status until then.
+func (r *Reconciler) announce(ctx context.Context, v View, plan Plan) error {
+	if v.Machine.Record.ObservedGeneration == v.Machine.Desired.Generation {
+		return nil
+	}
+	notes := plan.Notes
+	seen := map[Device]bool{}
+	for _, step := range plan.Steps {
+		if dev := step.device(); !seen[dev] {
+			seen[dev] = true
+			notes = append(notes, Note{Device: dev, Reason: ReasonChanging, Message: "is being changed"})
+		}
+	}
+	err := r.publish(ctx, v, notes)
+	if machine.IsKind(err, machine.Exhausted) { // no reason not to try
+		return nil
+	}
+	return err
+}
+
 // block keeps a device from being tried again at once, and says why.
 func (r *Reconciler) block(m *machine.Machine, step Step, failure error) {
 	var pending *pendingError

@@ -40,17 +40,20 @@ type host struct {
 	booted   func(*guest)   // what becomes of a guest right after its boot; may be nil
 	asked    map[string]int // calls to VMMs, by name
 
-	data   map[string]int   // what is on a volume, by "machine/name": a number of its own for each that began anew
-	sizes  map[string]int64 // of volumes
-	held   map[string]bool  // volumes of which the plugin holds something
-	made   int
-	lets   func(device string) unplug // how guests let go of a device; nil = at once
-	slots  int                        // of a guest for devices; 0 = enough
-	tells  bool                       // VMMs tell the sizes of disks
-	plain  bool                       // VMMs cannot change their devices
-	ripple map[chan network.Ref]bool  // where the network plugin's events go
-	wires  map[string]network.Result  // what the plugin says instead of ready, by name
-	wanted map[string]network.Request // what it was told last
+	data       map[string]int   // what is on a volume, by "machine/name": a number of its own for each that began anew
+	sizes      map[string]int64 // of volumes
+	held       map[string]bool  // volumes of which the plugin holds something
+	made       int
+	violations []string                   // what must never happen and did
+	lets       func(device string) unplug // how guests let go of a device; nil = at once
+	slots      int                        // of a guest for devices; 0 = enough
+	tells      bool                       // VMMs tell the sizes of disks
+	plain      bool                       // VMMs cannot change their devices
+	fixed      bool                       // media are grown by VMMs alone
+	brief      bool                       // connections to VMMs end at once
+	ripple     map[chan network.Ref]bool  // where the network plugin's events go
+	wires      map[string]network.Result  // what the plugin says instead of ready, by name
+	wanted     map[string]network.Request // what it was told last
 }
 
 // unplug is how a guest takes it that it is to let go of a device.
@@ -154,6 +157,9 @@ func (d driver) Connect(_ context.Context, ref vmm.Ref) (vmm.VM, error) {
 	ch := make(chan vmm.Event, 16)
 	g.events = append(g.events, ch)
 	v := &vm{h: d.h, id: ref.MachineID, pid: g.pid, events: ch}
+	if d.h.brief {
+		go func() { _ = v.Close() }()
+	}
 	if d.h.plain {
 		return struct{ vmm.VM }{v}, nil
 	}

@@ -145,9 +145,13 @@ func (o *Options) complete() error {
 		of    *time.Duration
 		value time.Duration
 	}{
-		{&o.ButtonInterval, DefaultButtonInterval}, {&o.Resync, DefaultResync}, {&o.MaxBackoff, DefaultMaxBackoff},
-		{&o.DetachRepeat, DefaultDetachRepeat}, {&o.DetachSettle, DefaultDetachSettle},
-		{&o.SweepEvery, DefaultSweepEvery}, {&o.SweepAge, DefaultSweepAge},
+		{&o.ButtonInterval, DefaultButtonInterval},
+		{&o.Resync, DefaultResync},
+		{&o.MaxBackoff, DefaultMaxBackoff},
+		{&o.DetachRepeat, DefaultDetachRepeat},
+		{&o.DetachSettle, DefaultDetachSettle},
+		{&o.SweepEvery, DefaultSweepEvery},
+		{&o.SweepAge, DefaultSweepAge},
 	} {
 		if *d.of <= 0 {
 			*d.of = d.value

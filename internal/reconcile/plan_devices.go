@@ -68,8 +68,9 @@ type Note struct {
 	Reason, Message string
 }
 
-// Reasons of notes that planning finds.
+// Reasons of notes.
 const (
+	ReasonChanging      = "Changing"
 	ReasonDetachPending = "DetachPending"
 	ReasonRestartNeeded = "RestartNeeded"
 )
@@ -188,9 +189,9 @@ func (p *devicePlan) volume(name string) {
 	case !wanted:
 	case !p.run:
 		made := len(clear) == 0 && rec.Handle != ""
-		if made && (volume.WantedBytes(want) > rec.SizeBytes || !rec.RetiredAt.IsZero()) {
+		if made && !rec.Remote && (volume.WantedBytes(want) > rec.SizeBytes || !rec.RetiredAt.IsZero()) {
 			steps = append(steps, StepVolumePrepare)
-		} else if made && rec.Held && rec.Remote { // what it holds of other servers is not needed until the next start
+		} else if made && rec.Held && rec.Remote { // other servers are not asked for anything until the next start
 			steps = append(steps, StepVolumeRelease)
 		}
 	case !rec.Given || !shown || len(clear) > 0:
@@ -294,12 +295,12 @@ func (p *devicePlan) nic(name string) {
 func (v View) givenAll() bool {
 	d, r := &v.Machine.Desired, &v.Machine.Record
 	for name, rec := range r.Volumes {
-		if _, wanted := d.Volume(name); rec.Given && !(wanted && v.fits(name, rec)) {
+		if _, wanted := d.Volume(name); rec.Given && (!wanted || !v.fits(name, rec)) {
 			return false
 		}
 	}
 	for name, rec := range r.NICs {
-		if _, wanted := d.NIC(name); rec.Given && !(wanted && v.sameNIC(name, rec)) {
+		if _, wanted := d.NIC(name); rec.Given && (!wanted || !v.sameNIC(name, rec)) {
 			return false
 		}
 	}

@@ -23,6 +23,9 @@ func (h *host) has(machineID, device string) bool {
 	return g != nil && (g.disk(device) >= 0 || g.nic(device) >= 0)
 }
 
+// violated notes what must never happen, for the end of the test. The caller holds the lock.
+func (h *host) violated(what string) { h.violations = append(h.violations, what) }
+
 func (g *guest) disk(id string) int {
 	return slices.IndexFunc(g.cfg.Disks, func(d vmm.Disk) bool { return d.ID == id })
 }
@@ -131,6 +134,8 @@ func (v *vm) ResizeDisk(_ context.Context, id string, size int64) error {
 		if g.disk(id) < 0 {
 			return machine.Errorf(machine.NotFound, "there is no %s", id)
 		}
+		path := g.cfg.Disks[g.disk(id)].Path
+		v.h.sizes[path] = max(v.h.sizes[path], size)
 		g.setBytes(id, size)
 		return nil
 	})
@@ -173,7 +178,9 @@ func (p volumes) Prepare(_ context.Context, req volume.Request) (volume.Prepared
 		p.h.data[key] = p.h.made
 	}
 	p.h.held[key] = true
-	p.h.sizes[path] = max(p.h.sizes[path], volume.WantedBytes(req.Volume), 1<<20)
+	if p.h.sizes[path] = max(p.h.sizes[path], 1<<20); !p.h.fixed {
+		p.h.sizes[path] = max(p.h.sizes[path], volume.WantedBytes(req.Volume))
+	}
 	return volume.Prepared{Handle: "vol://" + req.Volume.Name, Path: path, SizeBytes: p.h.sizes[path]}, nil
 }
 
@@ -181,7 +188,7 @@ func (p volumes) Release(_ context.Context, req volume.Request) error {
 	p.h.mu.Lock()
 	defer p.h.mu.Unlock()
 	if p.h.has(req.MachineID, vmm.DeviceID("disk", req.Volume.Name)) {
-		panic("volume " + req.Volume.Name + " released under a guest that has it")
+		p.h.violated("volume " + req.Volume.Name + " released under a guest that has it")
 	}
 	if err := p.h.failing["volume.release"]; err != nil {
 		return err
@@ -194,7 +201,7 @@ func (p volumes) Delete(_ context.Context, req volume.Request) error {
 	p.h.mu.Lock()
 	defer p.h.mu.Unlock()
 	if p.h.has(req.MachineID, vmm.DeviceID("disk", req.Volume.Name)) {
-		panic("volume " + req.Volume.Name + " deleted under a guest that has it")
+		p.h.violated("volume " + req.Volume.Name + " deleted under a guest that has it")
 	}
 	if err := p.h.failing["volume.delete"]; err != nil {
 		return err
@@ -306,7 +313,7 @@ func (p nics) Delete(_ context.Context, ref network.Ref) (network.Result, error)
 	p.h.mu.Lock()
 	defer p.h.mu.Unlock()
 	if p.h.has(ref.MachineID, vmm.DeviceID("nic", ref.Name)) {
-		panic("network interface " + ref.Name + " removed under a guest that has it")
+		p.h.violated("network interface " + ref.Name + " removed under a guest that has it")
 	}
 	if other, ok := p.h.wires[ref.Name]; ok && other.State == network.StateLeaving {
 		return other, nil

@@ -289,6 +289,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, id string) (time.Duration, e
 			return plan.Wait, r.publish(ctx, view, plan.Notes)
 		}
 		if plan.Devices {
+			if err := r.announce(ctx, view, plan); err != nil {
+				return 0, err
+			}
 			if err := r.runDevices(ctx, view.Machine, plan.Steps); err != nil {
 				return 0, err
 			}

@@ -251,7 +251,8 @@ func (r *Reconciler) observeVMM(ctx context.Context, m *machine.Machine) (View, 
 
 // stopping reports whether the VMM of m is not wanted any more.
 func stopping(m *machine.Machine) bool {
-	return m.Desired.Deleting() || m.Desired.Power == machine.PowerOff || m.IsKeptOff() || m.Record.VMM.StopAskedAt != nil
+	asked := m.Record.VMM != nil && m.Record.VMM.StopAskedAt != nil
+	return m.Desired.Deleting() || m.Desired.Power == machine.PowerOff || m.IsKeptOff() || asked
 }
 
 func (r *Reconciler) inspect(ctx context.Context, id string, s *session) (vmm.Observation, error) {

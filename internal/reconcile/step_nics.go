@@ -6,6 +6,7 @@ package reconcile
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
@@ -103,6 +104,10 @@ func (r *Reconciler) attachNIC(ctx context.Context, m *machine.Machine, name str
 		return err
 	}
 	if err := plugger.AttachNIC(ctx, nic); err != nil {
+		if refusedOutright(err) {
+			rec.Given = false
+			err = errors.Join(err, r.recordNIC(ctx, m.ID, name, rec))
+		}
 		return r.pluggerError(err)
 	}
 	r.o.Events.Event(m, Normal, "NetworkInterfaceAttached", "AttachNetworkInterface", "network interface "+name+" was attached")

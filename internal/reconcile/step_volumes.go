@@ -5,6 +5,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -59,10 +60,19 @@ func (r *Reconciler) prepareVolume(ctx context.Context, m *machine.Machine, name
 	}
 	before := m.Record.Volumes[name]
 	prepared, err := r.prepare(ctx, m, v)
-	if err == nil && before.Handle != "" && !before.Given && prepared.SizeBytes > before.SizeBytes {
+	if err != nil {
+		return err
+	}
+	if before.Handle != "" && !before.Given && prepared.SizeBytes > before.SizeBytes {
 		r.tellResized(m, name, prepared.SizeBytes)
 	}
-	return err
+	if want := volume.WantedBytes(v); m.Record.VMM == nil && stopping(m) && prepared.SizeBytes < want {
+		return &pendingError{
+			reason: "VolumeTooSmall", wait: r.o.Resync,
+			message: fmt.Sprintf("it has %d bytes, %d are wanted; it is grown when the machine runs", prepared.SizeBytes, want),
+		}
+	}
+	return nil
 }
 
 func (r *Reconciler) tellResized(m *machine.Machine, name string, size int64) {
@@ -138,10 +148,18 @@ func (r *Reconciler) attachVolume(ctx context.Context, m *machine.Machine, name 
 		return err
 	}
 	if err := plugger.AttachDisk(ctx, disk); err != nil {
+		if refusedOutright(err) {
+			err = errors.Join(err, r.updateVolume(ctx, m.ID, name, func(rec *machine.VolumeRecord) { rec.Given = false }))
+		}
 		return r.pluggerError(err)
 	}
 	r.o.Events.Event(m, Normal, "VolumeAttached", "AttachVolume", "volume "+name+" was attached")
 	return nil
+}
+
+// refusedOutright reports whether a VMM has said that it has not taken a device, and will not for now.
+func refusedOutright(err error) bool {
+	return machine.IsKind(err, machine.Exhausted) || machine.IsKind(err, machine.Unimplemented) || machine.IsKind(err, machine.Invalid)
 }
 
 // resizeVolume grows a medium under the running guest and tells the guest.
@@ -154,16 +172,12 @@ func (r *Reconciler) resizeVolume(ctx context.Context, m *machine.Machine, name 
 	if err != nil {
 		return err
 	}
+	// A medium that only its VMM can grow is smaller than wanted here.
 	bytes, id := volume.WantedBytes(v), Device{Name: name}.id()
-	if prepared.SizeBytes < bytes {
-		return &pendingError{
-			reason: "VolumeTooSmall", wait: r.o.Resync,
-			message: fmt.Sprintf("it has %d bytes, %d are wanted; it is grown elsewhere", prepared.SizeBytes, bytes),
-		}
-	}
+	size := max(prepared.SizeBytes, bytes)
 	_, plugger, err := r.plugger(ctx, m.ID)
 	if err == nil {
-		err = plugger.ResizeDisk(ctx, id, prepared.SizeBytes)
+		err = plugger.ResizeDisk(ctx, id, size)
 	}
 	if machine.IsKind(err, machine.Unimplemented) {
 		if r.o.ResizeByReplug && !m.Record.Volumes[name].Boot {
@@ -171,13 +185,15 @@ func (r *Reconciler) resizeVolume(ctx context.Context, m *machine.Machine, name 
 		}
 		return &pendingError{
 			reason: "RebootNeeded", wait: r.o.Resync,
-			message: fmt.Sprintf("it has %d bytes now; the guest learns that when the machine is started the next time", prepared.SizeBytes),
+			message: fmt.Sprintf("it has %d bytes now; the guest learns that when the machine is started the next time", size),
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if err := r.updateVolume(ctx, m.ID, name, func(rec *machine.VolumeRecord) { rec.GuestBytes = prepared.SizeBytes }); err != nil {
+	if err := r.updateVolume(ctx, m.ID, name, func(rec *machine.VolumeRecord) {
+		rec.GuestBytes, rec.SizeBytes = size, max(rec.SizeBytes, size)
+	}); err != nil {
 		return err
 	}
 	obs, err := r.inspect(ctx, m.ID, r.session(m.ID))
@@ -187,10 +203,10 @@ func (r *Reconciler) resizeVolume(ctx context.Context, m *machine.Machine, name 
 	if shown, told := obs.DiskBytes[id]; told && shown < bytes {
 		return &pendingError{
 			reason: "ResizePending", wait: r.o.DetachRepeat,
-			message: fmt.Sprintf("the guest is told of %d bytes and shown %d", prepared.SizeBytes, shown),
+			message: fmt.Sprintf("the guest is told of %d bytes and shown %d", size, shown),
 		}
 	}
-	r.tellResized(m, name, prepared.SizeBytes)
+	r.tellResized(m, name, size)
 	return nil
 }
 

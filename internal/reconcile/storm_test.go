@@ -51,6 +51,7 @@ func newStorm(t *testing.T, seed uint64) *storm {
 	})
 	s.d = newDaemon(t, s.h)
 	s.d.tweak = func(o *Options) {
+		o.KeepDetached = time.Duration(s.draw.IntN(30)) * time.Millisecond
 		o.Store = &fullStore{Store: s.d.store, refuses: func(_, _ *machine.Record) bool { return s.full.Load() }}
 	}
 	return s
@@ -59,13 +60,14 @@ func newStorm(t *testing.T, seed uint64) *storm {
 func (s *storm) run() {
 	s.d.start(nil)
 	s.d.create(one)
-	for range 40 {
+	for range 80 {
 		s.strike()
 		time.Sleep(time.Duration(s.draw.IntN(12)) * time.Millisecond)
 	}
 	s.calm()
 	s.d.want(one, func(want *machine.Desired) { want.Power = machine.PowerOn })
-	s.d.running(one)
+	s.guest(func(g *guest) { s.h.reset(g) })
+	s.d.attached(one)
 	if n := len(s.h.world.Living()); n != 1 {
 		s.t.Errorf("%d VMMs; history: %v", n, s.history)
 	}
@@ -74,14 +76,18 @@ func (s *storm) run() {
 	}
 	s.d.remove(one)
 	s.d.gone(one)
-	if left := s.h.leaks(); len(left) > 0 {
-		s.t.Errorf("left behind: %v; history: %v", left, s.history)
+	if left := s.h.leaks(); len(left) > 0 || len(s.h.held) > 0 {
+		s.t.Errorf("left behind: %v, held: %v; history: %v", left, s.h.held, s.history)
 	}
+}
+
+func stormCalls() []string {
+	return []string{"connect", "inspect", "create", "boot", "volume", "attach", "detach", "resize", "volume.release", "apply"}
 }
 
 // strike lets one thing happen.
 func (s *storm) strike() {
-	calls := []string{"connect", "inspect", "create", "boot", "volume"}
+	calls := stormCalls()
 	call := calls[s.draw.IntN(len(calls))]
 	scripted := errors.New("scripted")
 	all := []struct {
@@ -97,7 +103,8 @@ func (s *storm) strike() {
 		{"comes up", func() {
 			s.calm()
 			s.d.want(one, func(want *machine.Desired) { want.Power = machine.PowerOn })
-			s.d.running(one)
+			s.guest(func(g *guest) { s.h.reset(g) })
+			s.d.attached(one)
 		}},
 		{"host reboots", func() { s.d.stop(); s.h.world.Reboot(); s.d.start(nil) }},
 		{"fail " + call, func() { s.h.fail(call, scripted) }},
@@ -108,6 +115,25 @@ func (s *storm) strike() {
 		{"disk full", func() { s.full.Store(true) }},
 		{"disk not full", func() { s.full.Store(false) }},
 		{"calm", s.calm},
+		{"volume comes", func() {
+			size := int64(1+s.draw.IntN(6)) << 20
+			v := []machine.Volume{near("near", size), far("far", fmt.Sprint("h", s.draw.IntN(3)))}[s.draw.IntN(2)]
+			s.d.want(one, change(v))
+		}},
+		{"volume goes", func() { s.d.want(one, drop([]string{"near", "far"}[s.draw.IntN(2)])) }},
+		{"volume changes its kind", func() { s.d.want(one, change(far("near", "other"))) }},
+		{"interface comes", func() {
+			n := machine.NetworkInterface{Name: "extra", NetworkID: fmt.Sprint("net", s.draw.IntN(2)), IPs: []string{fmt.Sprint(s.draw.IntN(3))}}
+			s.d.want(one, func(want *machine.Desired) { want.NICs = append(want.NICs[:1:1], n) })
+		}},
+		{"interface goes", func() { s.d.want(one, func(want *machine.Desired) { want.NICs = want.NICs[:1:1] }) }},
+		{"guest resets", func() { s.guest(func(g *guest) { s.h.reset(g) }) }},
+		{"guests let go otherwise", func() {
+			how := unplug(s.draw.IntN(3))
+			s.h.mu.Lock()
+			s.h.lets = func(string) unplug { return how }
+			s.h.mu.Unlock()
+		}},
 	}
 	one := all[s.draw.IntN(len(all))]
 	s.history = append(s.history, one.name)
@@ -124,9 +150,12 @@ func (s *storm) guest(fn func(*guest)) {
 
 // calm ends all that goes wrong.
 func (s *storm) calm() {
-	for _, call := range []string{"connect", "inspect", "create", "boot", "volume"} {
+	for _, call := range stormCalls() {
 		s.h.fail(call, nil)
 	}
+	s.h.mu.Lock()
+	s.h.lets = func(string) unplug { return late }
+	s.h.mu.Unlock()
 	s.h.world.FailAdopt(nil)
 	s.h.world.FailFind(nil)
 	s.full.Store(false)
