@@ -5,11 +5,8 @@ package reconcile
 
 import (
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -462,66 +459,6 @@ func TestRecordsOfOlderVersionsAreTakenAsTheyAre(t *testing.T) {
 		t.Error("the guest was disturbed")
 	}
 	d.finish()
-}
-
-// TestManyVolumesComeAndGoInAnyOrder changes 24 volumes 200 times while guests let go at once, late, or only when they
-// are reset, and while there are slots for but some of them.
-func TestManyVolumesComeAndGoInAnyOrder(t *testing.T) {
-	for seed := range uint64(2) {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			t.Parallel()
-			draw := rand.New(rand.NewPCG(seed, 7))
-			var mu sync.Mutex
-			calm := false
-			h, d := running(t, func(h *host, _ *daemon) {
-				h.slots = 20
-				h.lets = func(string) unplug {
-					mu.Lock()
-					defer mu.Unlock()
-					if calm {
-						return late
-					}
-					return unplug(draw.IntN(3))
-				}
-			})
-			for range 200 {
-				mu.Lock()
-				name, kind, size := fmt.Sprintf("v%02d", draw.IntN(24)), draw.IntN(3), int64(1+draw.IntN(8))<<20
-				pause := time.Duration(draw.IntN(8)) * time.Millisecond
-				reset := draw.IntN(10) == 0
-				mu.Unlock()
-				d.want(one, func(want *machine.Desired) {
-					_, there := want.Volume(name)
-					drop(name)(want)
-					switch {
-					case there && kind > 0:
-					case kind == 2:
-						add(far(name, fmt.Sprint(name, "-", size)))(want)
-					default:
-						add(near(name, size))(want)
-					}
-				})
-				if reset {
-					h.with(t, one, func(g *guest) { h.reset(g) })
-				}
-				time.Sleep(pause)
-			}
-			mu.Lock()
-			calm = true
-			mu.Unlock()
-			d.want(one, func(want *machine.Desired) { want.Volumes = want.Volumes[:min(len(want.Volumes), 19)] })
-			h.with(t, one, func(g *guest) { h.reset(g) })
-			d.attached(one)
-			d.want(one, func(want *machine.Desired) { want.Volumes = want.Volumes[:1] })
-			d.attached(one)
-			h.with(t, one, func(g *guest) {
-				if n := len(g.cfg.Disks); n != 1 || g.boots != 1 {
-					t.Errorf("%d disks are left, %d boots", n, g.boots)
-				}
-			})
-			d.finish()
-		})
-	}
 }
 
 // TestAMediumThatOnlyItsVMMCanGrowGrows has one that is never larger than it was when it is prepared.
