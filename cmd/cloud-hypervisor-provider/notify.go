@@ -18,23 +18,29 @@ import (
 // is told.
 type manager struct {
 	log *slog.Logger
-	// answers says whether the daemon works.
+	// answers says whether the daemon works; it may take its time.
 	answers func(ctx context.Context) bool
 	// tell sends a state and says whether there is somebody to hear it.
 	tell func(state string) (bool, error)
 	// watchdog is within which time something must be told; 0 if nothing must.
 	watchdog time.Duration
+	close    func()
 }
 
-func newManager(w *watch, log *slog.Logger) (*manager, error) {
+// newManager makes one that asks the daemon over its IRI socket. What a restart does not mend, such as a full disk, is
+// not asked.
+func newManager(iriAddress string, log *slog.Logger) (*manager, error) {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
 		return nil, fmt.Errorf("read the watchdog's time: %w", err)
 	}
+	iri, err := health.IRICheck(iriAddress, health.Live)
+	if err != nil {
+		return nil, err
+	}
 	return &manager{
-		log: log, watchdog: interval,
-		// Open gates and a call over the IRI socket; what a restart does not mend, such as a full disk, is not asked.
-		answers: func(ctx context.Context) bool { return w.checks.Report(ctx, health.Ready).OK },
+		log: log, watchdog: interval, close: iri.Close,
+		answers: func(ctx context.Context) bool { return iri.Probe(ctx) == nil },
 		tell:    func(state string) (bool, error) { return daemon.SdNotify(false, state) },
 	}, nil
 }
@@ -62,7 +68,11 @@ func (m *manager) run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if m.answers(ctx) {
+		// A server that is overloaded is slow, not hung: it is given far more time than a probe of health.
+		ask, cancel := context.WithTimeout(ctx, m.watchdog/2)
+		ok := m.answers(ask)
+		cancel()
+		if ok {
 			m.say(daemon.SdNotifyWatchdog)
 		} else if ctx.Err() == nil {
 			m.log.Warn("the daemon does not answer itself; the service manager will end it", "within", m.watchdog)

@@ -15,8 +15,30 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/observe/health"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthapi "google.golang.org/grpc/health/grpc_health_v1"
 )
+
+// serveHealth answers on a socket as the IRI does when it is asked how it is.
+func serveHealth(t *testing.T, address string) string {
+	t.Helper()
+	l, err := net.Listen("unix", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	healthapi.RegisterHealthServer(server, health.NewServer())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return address
+}
 
 func TestTheServiceManagerIsToldByItsSocket(t *testing.T) {
 	dir, err := os.MkdirTemp("", "chpn") // short enough for a socket
@@ -30,12 +52,13 @@ func TestTheServiceManagerIsToldByItsSocket(t *testing.T) {
 	}
 	defer socket.Close()
 	t.Setenv("NOTIFY_SOCKET", socket.LocalAddr().String())
-	t.Setenv("WATCHDOG_USEC", "40000")
+	t.Setenv("WATCHDOG_USEC", "400000")
 	t.Setenv("WATCHDOG_PID", strconv.Itoa(os.Getpid()))
-	m, err := newManager(&watch{checks: health.New(health.Options{})}, slog.New(slog.DiscardHandler))
+	m, err := newManager(serveHealth(t, filepath.Join(dir, "iri.sock")), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer m.close()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	m.ready()
@@ -107,10 +130,11 @@ func TestAWatchdogIsFedOnlyWhileTheDaemonAnswers(t *testing.T) {
 func TestWithoutAServiceManagerNothingIsTold(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	t.Setenv("WATCHDOG_USEC", "")
-	m, err := newManager(&watch{checks: health.New(health.Options{})}, slog.New(slog.DiscardHandler))
+	m, err := newManager("/nonexistent.sock", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer m.close()
 	m.ready()
 	if err := m.run(t.Context()); err != nil {
 		t.Error(err)

@@ -91,10 +91,11 @@ func serve(ctx context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	defer parts.close()
-	manager, err := newManager(w, log)
+	manager, err := newManager(cfg.IRI.Address, log)
 	if err != nil {
 		return err
 	}
+	defer manager.close()
 	listener, err := iriserver.Listen(filepath.Join(cfg.RuntimeDir, consoleSocket), cfg.IRI.Group)
 	if err != nil {
 		return groupKey(err)
@@ -106,6 +107,7 @@ func serve(ctx context.Context, cfg *config.Config) (err error) {
 	group.Go(func() error { return console.Serve(ctx, listener, parts.consoles, log) })
 	group.Go(func() error { return parts.serveExec(ctx) })
 	group.Go(func() error { return parts.serveImages(ctx, cfg) })
+	group.Go(func() error { return parts.runAPINet(ctx) })
 	group.Go(func() error { return w.run(ctx) })
 	group.Go(func() error { return manager.run(ctx) })
 	group.Go(func() error {

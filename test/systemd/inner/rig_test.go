@@ -37,9 +37,10 @@ const (
 	runtimeDir = "/run/cloud-hypervisor-provider"
 	iriSocket  = "/run/iri-machineprovider.sock"
 	cgroups    = "/sys/fs/cgroup"
-
-	patience = 5 * time.Minute
 )
+
+// patience is how long anything may take in an emulated machine on a busy host.
+const patience = 20 * time.Minute
 
 const daemonConfig = `apiVersion: config.cloud-hypervisor-provider.ironcore.dev/v1alpha1
 kind: ProviderConfig
