@@ -47,16 +47,23 @@ func TestMain(m *testing.M) {
 // newFake makes a driver whose VMMs are fakes that follow the script.
 func newFake(t *testing.T, script fakech.Script) *cloudhypervisor.Driver {
 	t.Helper()
+	return fakeDriver(t, script, func(*cloudhypervisor.Options) {})
+}
+
+func fakeDriver(t *testing.T, script fakech.Script, change func(o *cloudhypervisor.Options)) *cloudhypervisor.Driver {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "script.json")
 	if err := script.WriteFile(path); err != nil {
 		t.Fatal(err)
 	}
-	return newDriver(t, cloudhypervisor.Options{
+	o := cloudhypervisor.Options{
 		Binary:  fakeBinary,
 		Arch:    "amd64",
 		Env:     []string{fakech.ScriptEnv + "=" + path},
 		OpenTap: openNothing,
-	})
+	}
+	change(&o)
+	return newDriver(t, o)
 }
 
 // openNothing stands for a tap, which a fake does not look at.

@@ -156,9 +156,14 @@ func checkDisk(ctx context.Context, field string, d vmm.Disk) error {
 	if d.Cache != vmm.CacheNone {
 		return nil
 	}
-	// The VMM shows the guest sectors as large as the filesystem wants unbuffered requests to be, and a disk that was
-	// written with sectors of 512 bytes cannot be read with others. Block devices keep their own sectors either way.
-	if n, known := directAlignment(d.Path); known && n > sectorSize {
+	return checkSectors(field, d, directAlignment)
+}
+
+// checkSectors refuses to show the guest sectors of another size. The VMM makes them as large as the filesystem wants
+// unbuffered requests to be, and a disk that was written with sectors of 512 bytes cannot be read with others. Block
+// devices keep their own sectors either way.
+func checkSectors(field string, d vmm.Disk, alignment func(path string) (bytes int64, known bool)) error {
+	if n, known := alignment(d.Path); known && n > sectorSize {
 		return machine.Errorf(machine.Unimplemented, "%s.cache: with %q the guest would see sectors of %d bytes on %s, whose filesystem takes no smaller unbuffered requests; use writeback", field, d.Cache, n, d.Path)
 	}
 	return nil

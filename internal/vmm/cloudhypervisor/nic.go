@@ -6,6 +6,7 @@ package cloudhypervisor
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -99,13 +100,28 @@ func (p plug) close() {
 	}
 }
 
+// interfaceExists asks the kernel; an error is that it cannot be asked.
+func interfaceExists(name string) (bool, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return false, err
+	}
+	for _, i := range all {
+		if i.Name == name {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 // openPlug opens the tap of an interface.
 func (d *Driver) openPlug(nic vmm.NIC) (plug, error) {
 	if nic.Kind != vmm.NICTap {
 		return plug{nic: nic}, nil
 	}
-	if mtu, known := tapMTU(nic.Tap); known && nic.MTU != 0 && mtu != nic.MTU {
-		return plug{}, machine.Errorf(machine.FailedPrecondition, "the tap %s has an MTU of %d, not the %d that the guest is to be told", nic.Tap, mtu, nic.MTU)
+	// The guest is told the MTU that the tap has. One that cannot be looked at is the VMM's to find.
+	if i, err := net.InterfaceByName(nic.Tap); err == nil && nic.MTU != 0 && i.MTU != nic.MTU {
+		return plug{}, machine.Errorf(machine.FailedPrecondition, "the tap %s has an MTU of %d, not the %d that the guest is to be told", nic.Tap, i.MTU, nic.MTU)
 	}
 	taps, err := d.opts.OpenTap(nic.Tap, nic.Queues)
 	switch {
@@ -124,13 +140,13 @@ func (v *conn) addNIC(ctx context.Context, p plug) error {
 		_, err := v.client.AddDevice(ctx, functionOf(p.nic))
 		return err
 	}
-	net := netOf(p.nic)
+	def := netOf(p.nic)
 	if len(p.taps) == 0 {
-		_, err := v.client.AddNet(ctx, net)
+		_, err := v.client.AddNet(ctx, def)
 		return err
 	}
-	net.Tap = ""
-	_, err := v.client.AddNet(ctx, net, p.taps...)
+	def.Tap = ""
+	_, err := v.client.AddNet(ctx, def, p.taps...)
 	var refused *api.Error
 	if errors.As(err, &refused) {
 		detachQueues(p.taps)

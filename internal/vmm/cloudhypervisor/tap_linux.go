@@ -8,25 +8,19 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-const (
-	tunDevice = "/dev/net/tun"
-	netClass  = "/sys/class/net"
-)
+const tunDevice = "/dev/net/tun"
 
 // openTap opens a tap of this network namespace once for each pair of queues. It never makes one: that the kernel does
 // when asked for a name that does not exist, and such a tap does not stay.
 func openTap(name string, queues int) (files []*os.File, err error) {
-	if _, err := os.Stat(filepath.Join(netClass, name, "tun_flags")); errors.Is(err, os.ErrNotExist) {
-		if _, err := os.Stat(netClass); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrTapByName, err)
-		}
+	if exists, err := interfaceExists(name); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTapByName, err)
+	} else if !exists {
 		return nil, ErrNoTap
 	}
 	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
@@ -93,16 +87,6 @@ func detachQueues(taps []*os.File) {
 			}
 		})
 	}
-}
-
-// tapMTU tells the MTU of a tap, if this process can see it.
-func tapMTU(name string) (mtu int, known bool) {
-	text, err := os.ReadFile(filepath.Join(netClass, name, "mtu"))
-	if err != nil {
-		return 0, false
-	}
-	mtu, err = strconv.Atoi(strings.TrimSpace(string(text)))
-	return mtu, err == nil
 }
 
 // tapBehind tells which tap a descriptor of another process leads to: "" for one that is gone. It is not known when

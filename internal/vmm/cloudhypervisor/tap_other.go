@@ -12,8 +12,6 @@ func openTap(string, int) ([]*os.File, error) { return nil, ErrTapByName }
 
 func detachQueues([]*os.File) {}
 
-func tapMTU(string) (mtu int, known bool) { return 0, false }
-
 func tapBehind(int, int) (name string, known bool) { return "", false }
 
 func directAlignment(string) (bytes int64, known bool) { return 0, false }
