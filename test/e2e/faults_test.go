@@ -25,7 +25,7 @@ func TestTheWholeDaemonKeepsTheContract(t *testing.T) {
 	d := newDaemon(t, binary, registryHost, fakeBackend(fake).args...)
 	d.start()
 	before := len(d.files())
-	conformance.Run(t, conformance.Suite{Client: d, Class: "small", Image: ref, Works: true})
+	conformance.Run(t, conformance.Suite{Client: d, Class: "small", Image: ref, Works: true, HotPlug: true})
 	d.audit(before)
 	d.sigterm()
 }
@@ -52,6 +52,10 @@ func TestAKillOfTheDaemonAtAnyStepConverges(t *testing.T) {
 			if deletes(point) {
 				d.state(id, iri.MachineState_MACHINE_RUNNING)
 				_, _ = d.DeleteMachine(t.Context(), &iri.DeleteMachineRequest{MachineId: id}) // the answer may be lost
+			}
+			if plugs(point) {
+				d.state(id, iri.MachineState_MACHINE_RUNNING)
+				d.plugUnlessKilled(id)
 			}
 			d.diesBySIGKILL()
 			d.env = nil
@@ -96,6 +100,58 @@ func deletes(point string) bool {
 		}
 	}
 	return false
+}
+
+// plugs reports whether a step is reached by a change of devices alone.
+func plugs(point string) bool {
+	for _, step := range []reconcile.StepName{
+		reconcile.StepVolumeAttach, reconcile.StepVolumeResize, reconcile.StepVolumeDetach, reconcile.StepVolumeRelease,
+		reconcile.StepNICAttach, reconcile.StepNICDetach,
+	} {
+		if strings.HasPrefix(point, string(step)+":") {
+			return true
+		}
+	}
+	return false
+}
+
+// plugUnlessKilled attaches a volume and an interface, grows the one and detaches both, for a daemon that may die on
+// the way.
+func (d *daemon) plugUnlessKilled(id string) {
+	d.t.Helper()
+	ctx := d.t.Context()
+	v := &iri.Volume{Name: "plugged", Device: "odp", LocalDisk: &iri.LocalDisk{SizeBytes: 8 << 20}}
+	nic := &iri.NetworkInterface{Name: "plugged"}
+	settled := func(n int) { // the answer of a daemon that is dead says so
+		d.until("devices settled", func() bool {
+			answer, err := d.ListMachines(ctx, &iri.ListMachinesRequest{Filter: &iri.MachineFilter{Id: id}})
+			if err != nil {
+				return true
+			}
+			attached := 0
+			status := answer.Machines[0].Status
+			for _, v := range status.Volumes {
+				if v.Name == "plugged" && v.State == iri.VolumeState_VOLUME_ATTACHED {
+					attached++
+				}
+			}
+			for _, n := range status.NetworkInterfaces {
+				if n.Name == "plugged" && n.State == iri.NetworkInterfaceState_NETWORK_INTERFACE_ATTACHED {
+					attached++
+				}
+			}
+			return attached == n && status.ObservedGeneration == answer.Machines[0].Metadata.Generation
+		})
+	}
+	_, _ = d.AttachVolume(ctx, &iri.AttachVolumeRequest{MachineId: id, Volume: v})
+	_, _ = d.AttachNetworkInterface(ctx, &iri.AttachNetworkInterfaceRequest{MachineId: id, NetworkInterface: nic})
+	settled(2)
+	v.LocalDisk.SizeBytes = 16 << 20
+	_, _ = d.UpdateVolume(ctx, &iri.UpdateVolumeRequest{MachineId: id, Volume: v})
+	settled(2)
+	_, _ = d.DetachVolume(ctx, &iri.DetachVolumeRequest{MachineId: id, Name: "plugged"})
+	_, _ = d.DetachNetworkInterface(ctx, &iri.DetachNetworkInterfaceRequest{MachineId: id, Name: "plugged"})
+	settled(0)
 }
 
 func TestASecondDaemonOnTheSameDirectoryIsRefused(t *testing.T) {
