@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
 )
@@ -22,7 +23,8 @@ type index struct {
 	mu      sync.RWMutex
 	byID    map[string]*machine.Machine
 	byUID   map[string]string   // value of UIDLabel to id
-	list    []*machine.Machine  // sorted; what lies below its length is never written to
+	list    []*machine.Machine  // sorted; once taken, what lies below its length is never written to
+	taken   atomic.Bool         // by a reader
 	usage   Usage               // of all in byID
 	watches map[*Watch]struct{} // nil once closed
 }
@@ -48,6 +50,7 @@ func (x *index) getByUID(uid string) *machine.Machine {
 func (x *index) all() []*machine.Machine {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
+	x.taken.Store(true)
 	return slices.Clip(x.list)
 }
 
@@ -79,7 +82,7 @@ func (x *index) publish(changes []change) {
 			delete(x.byUID, uid(old))
 		}
 	}
-	list := listEdit{list: x.list}
+	list := listEdit{list: x.list, shared: x.taken.Load()}
 	for _, c := range sorted(changes) {
 		list.apply(x.byID[c.id], c.m)
 		x.usage.add(x.byID[c.id], -1)
@@ -94,6 +97,7 @@ func (x *index) publish(changes []change) {
 		}
 	}
 	x.list = list.list
+	x.taken.Store(list.shared)
 	for w := range x.watches {
 		w.add(changes)
 	}
@@ -126,17 +130,17 @@ func (x *index) close() {
 	}
 }
 
-// listEdit changes a sorted list that readers share. Appending is safe in place, as readers hold shorter slices;
-// for anything else the list is copied once.
+// listEdit changes a sorted list that readers may share. Appending is safe in place, as readers hold shorter slices;
+// for anything else a shared list is copied once.
 type listEdit struct {
 	list   []*machine.Machine
-	copied bool
+	shared bool
 }
 
 func (e *listEdit) own() {
-	if !e.copied {
+	if e.shared {
 		e.list = append(make([]*machine.Machine, 0, len(e.list)+len(e.list)/8+16), e.list...)
-		e.copied = true
+		e.shared = false
 	}
 }
 

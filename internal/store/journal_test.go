@@ -292,15 +292,32 @@ func TestAStoreWithoutAJournalGetsOneAndIsKeptFromOlderVersions(t *testing.T) {
 	tamper(t, s.dir, func(tx *bolt.Tx) error { return tx.Bucket([]byte(metaBucket)).Delete([]byte(appliedKey)) })
 	s = open(t, s.dir)
 	create(t, s, "b")
-	if got := names(reopen(t, s).List()); got != "a b" {
+	s = reopen(t, s)
+	if got := names(s.List()); got != "a b" {
 		t.Fatal(got)
 	}
 	if _, err := os.Stat(filepath.Join(s.dir, fileName+".v1.bak")); err != nil {
 		t.Error(err)
 	}
-	s = open(t, t.TempDir())
 	s.Close()
 	_, err := Open(context.Background(), Options{Dir: s.dir, hooks: hooks{schema: 1}})
+	wantKind(t, err, machine.FailedPrecondition)
+}
+
+// Somebody went back to the copy that the migration made, ran the older version, and comes again.
+func TestRecordsOfATimeThatWasUndoneAreNotReplayed(t *testing.T) {
+	s := openWith(t, Options{Dir: t.TempDir(), hooks: hooks{schema: 1}})
+	s.Close()
+	if err := os.Remove(filepath.Join(s.dir, journalName)); err != nil {
+		t.Fatal(err)
+	}
+	s = openWith(t, Options{Dir: s.dir, hooks: hooks{checkpointAfter: time.Hour}})
+	create(t, s, "a")
+	dir := crash(t, s)
+	if err := os.Rename(filepath.Join(s.dir, fileName+".v1.bak"), filepath.Join(dir, fileName)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(context.Background(), Options{Dir: dir})
 	wantKind(t, err, machine.FailedPrecondition)
 }
 

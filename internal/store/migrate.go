@@ -20,6 +20,10 @@ import (
 // currentSchema is the layout that this build reads and writes.
 const currentSchema = 2
 
+// journalSchema is the first one that has a journal. It has the layout of the one before; the number keeps versions out
+// that know nothing of the journal.
+const journalSchema = 2
+
 // Keys of the meta bucket.
 const (
 	schemaKey  = "schema"
@@ -34,8 +38,7 @@ type migration func(*bolt.Tx) error
 // migrations of this build, by the schema they start from.
 func migrations() map[uint64]migration {
 	return map[uint64]migration{
-		// Schema 2 has the layout of schema 1. Its number keeps versions out that know nothing of the journal.
-		1: func(*bolt.Tx) error { return nil },
+		journalSchema - 1: func(*bolt.Tx) error { return nil },
 	}
 }
 

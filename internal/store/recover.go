@@ -72,30 +72,19 @@ func (s *Store) allocateJournal(f *os.File, from, to int64) error {
 	return writeZeros(f, from, to)
 }
 
-// openJournal reads what the journal has and state.db does not.
+// openJournal reads what the journal has and state.db does not. A daemon that was killed may have left in the kernel's
+// memory what is not on the disk yet. It is made durable first: records would be written over since state.db seems to
+// have them, or be shown since they seem acknowledged, and then be lost with the power.
 func (s *Store) openJournal() error {
+	if err := s.file.Sync(); err != nil {
+		return machine.Wrap(kindOfIO(err), err, "sync store")
+	}
 	j := &journal{sync: s.hooks.sync}
-	var schema, applied uint64
-	err := s.db.View(func(tx *bolt.Tx) (err error) {
-		if schema, err = readSchema(tx); err != nil {
-			return err
-		}
-		meta := tx.Bucket([]byte(metaBucket))
-		if meta == nil {
-			return nil
-		}
-		if v := meta.Get([]byte(appliedKey)); len(v) == 8 {
-			applied = binary.BigEndian.Uint64(v)
-		}
-		if j.owner, err = uuid.ParseBytes(meta.Get([]byte(idKey))); err != nil {
-			return s.damaged(fmt.Errorf("identity: %w", err))
-		}
-		return nil
-	})
+	schema, applied, err := s.readMeta(j)
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(s.journalPath()); errors.Is(err, os.ErrNotExist) && schema == s.hooks.schema {
+	if _, err := os.Stat(s.journalPath()); errors.Is(err, os.ErrNotExist) && schema >= journalSchema {
 		s.log.Error("journal of the store is missing; writes that it alone had are lost", "path", s.journalPath())
 	}
 	if err := s.makeJournal(); err != nil {
@@ -106,11 +95,18 @@ func (s *Store) openJournal() error {
 	}
 	s.journal = j
 	info, err := j.file.Stat()
+	if err == nil {
+		j.size = info.Size()
+		err = j.sync(j.file)
+	}
 	if err != nil {
 		return machine.Wrap(kindOfIO(err), err, "open journal")
 	}
-	j.size = info.Size()
-	if err := j.replay(applied, s.backlog.add); err != nil {
+	err = j.replay(applied, s.backlog.add)
+	if err == nil && schema < journalSchema && !s.backlog.empty() {
+		err = fmt.Errorf("it has records, but %s is of a version that wrote none", s.path())
+	}
+	if err != nil {
 		return machine.Errorf(machine.FailedPrecondition,
 			"%s is damaged and left as it is; restore it, or move it away to go on without the newest writes, with %s alone: %w",
 			s.journalPath(), s.path(), err)
@@ -119,6 +115,24 @@ func (s *Store) openJournal() error {
 		s.log.Info("store found writes in its journal", "objects", len(s.backlog.objects), "bytes", s.backlog.bytes)
 	}
 	return nil
+}
+
+// readMeta reads the schema and the number of the last record that state.db has, and tells the journal its owner.
+func (s *Store) readMeta(j *journal) (schema, applied uint64, err error) {
+	err = s.db.View(func(tx *bolt.Tx) error {
+		if schema, err = readSchema(tx); err != nil || schema == 0 {
+			return err
+		}
+		meta := tx.Bucket([]byte(metaBucket))
+		if v := meta.Get([]byte(appliedKey)); len(v) == 8 {
+			applied = binary.BigEndian.Uint64(v)
+		}
+		if j.owner, err = uuid.ParseBytes(meta.Get([]byte(idKey))); err != nil {
+			return s.damaged(fmt.Errorf("identity: %w", err))
+		}
+		return nil
+	})
+	return schema, applied, err
 }
 
 // catchUp brings what the journal had into state.db. On a full disk that has to wait.
