@@ -22,6 +22,7 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm/process"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume/storagedaemon"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/apinet"
 )
 
 // parts are the daemon's pieces that live as long as it does.
@@ -31,6 +32,7 @@ type parts struct {
 	consoles   *console.Hub
 	exec       *exec.Server // nil when off
 	images     *image.Cache
+	apinet     *apinet.Plugin // nil when off
 	supervisor process.Supervisor
 	storage    *storagedaemon.Manager
 	drivers    *drivers
@@ -58,7 +60,10 @@ func assemble(
 	if p.drivers, err = newDrivers(ctx, cfg, log); err != nil {
 		return nil, err
 	}
-	plugin, networks, err := newNetworks(cfg, p.drivers.chosen.Capabilities(), log)
+	if p.apinet, err = newAPINet(cfg, st.ID(), log); err != nil {
+		return nil, err
+	}
+	plugin, networks, err := newNetworks(cfg, p.drivers.chosen.Capabilities(), p.apinet, log)
 	if err != nil {
 		return nil, err
 	}

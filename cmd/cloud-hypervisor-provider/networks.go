@@ -10,6 +10,7 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/config"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/apinet"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network/isolated"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network/providernet"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network/tap"
@@ -21,7 +22,7 @@ const networksDir = "networks"
 
 // newNetworks makes the plugin for new interfaces, and all of them, to remove what was made before the configuration
 // changed.
-func newNetworks(cfg *config.Config, c vmm.Capabilities, log *slog.Logger) (network.Plugin, map[string]network.Plugin, error) {
+func newNetworks(cfg *config.Config, c vmm.Capabilities, connected *apinet.Plugin, log *slog.Logger) (network.Plugin, map[string]network.Plugin, error) {
 	userMode, err := newUserNetwork(cfg, c)
 	if err != nil {
 		return nil, nil, err
@@ -35,6 +36,9 @@ func newNetworks(cfg *config.Config, c vmm.Capabilities, log *slog.Logger) (netw
 		isolated.New(isolated.Options{Taps: tap.Kernel{}, Native: c.IsolatedNIC}), userMode, bridges,
 	} {
 		all[p.Name()] = p
+	}
+	if connected != nil {
+		all[connected.Name()] = connected
 	}
 	return all[cfg.Network.Plugin], all, nil
 }

@@ -91,6 +91,7 @@ type seen struct {
 func (w *watch) look(cfg *config.Config, p *parts, s seen) error {
 	checks := append(health.StoreChecks(s.store), health.SupervisorCheck(p.supervisor), health.VMMCheck(p.reconciler))
 	checks = append(checks, health.DriverChecks(p.drivers.known[0].Binary.Path)...)
+	checks = append(checks, p.apinetChecks(cfg)...)
 	if err := w.checks.Add(checks...); err != nil {
 		return err
 	}

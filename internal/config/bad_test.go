@@ -133,6 +133,14 @@ c.yaml:3:24: warning: hypervisor.ignition: smbios works only if cloud-hypervisor
 c.yaml:3:34: error: hypervisor.qemu.accelerator: hvf needs macOS, this is linux; use auto`},
 		"the user network without QEMU": {"hypervisor: {driver: cloud-hypervisor}\nnetwork: {plugin: user}\n", `
 c.yaml:4:19: error: network.plugin: the user network needs hypervisor.driver qemu; use isolated`},
+		"apinet without the node's name": {"network: {plugin: apinet}\n", `
+c.yaml:3:19: error: network.plugin: apinet needs the name of this host in ironcore-net; set network.apinet.nodeName`},
+		"apinet with two places for the kubeconfig": {"network: {plugin: apinet, apinet: {nodeName: a, kubeconfig: /k, kubeconfigSecretName: s}}\n", `
+c.yaml:3:87: error: network.apinet.kubeconfigSecretName: contradicts network.apinet.kubeconfig: a kubeconfig is kept in one place; keep one of the two`},
+		"apinet with rotation and no place for it": {"network: {plugin: apinet, apinet: {nodeName: a, rotateCertificates: true}}\n", `
+c.yaml:3:69: error: network.apinet.rotateCertificates: the client certificate has no place to be kept; set network.apinet.kubeconfig or network.apinet.kubeconfigSecretName`},
+		"a string for true": {"network: {apinet: {rotateCertificates: \"true\"}}\n", `
+c.yaml:3:40: error: network.apinet.rotateCertificates: want true or false, found the string "true"; remove the quotes`},
 		"the user network when the driver is open": {"network: {plugin: user}\n", `
 c.yaml:3:19: warning: network.plugin: the user network works only if qemu is chosen at start; set hypervisor.driver to qemu`},
 		"forwards without the user network": {"network: {user: {forwards: [\"127.0.0.1:1-:1\"]}}\n", `

@@ -143,6 +143,7 @@ type Network struct {
 	Plugin      string
 	User        UserNetwork
 	ProviderNet ProviderNetworks
+	APINet      APINet
 }
 
 // UserNetwork is QEMU's user-mode network, for development.

@@ -104,7 +104,7 @@ var reserved = regexp.MustCompile(`(?i)^(true|false|yes|no|on|off|null)$`)
 
 func plainOrQuoted(t Type, s string) string {
 	switch t {
-	case TypeInt, TypeRatio, TypeBytes, TypeDuration:
+	case TypeInt, TypeBool, TypeRatio, TypeBytes, TypeDuration:
 		return s
 	case TypeAmount:
 		if s != "" {

@@ -48,7 +48,7 @@ const v1alpha1 = "v1alpha1"
 func Fields() []Field {
 	fields := slices.Concat(
 		directoryFields(), hypervisorFields(), classFields(), capacityFields(),
-		networkFields(), volumeFields(), imageFields(), workFields(), surfaceFields(),
+		networkFields(), apinetFields(), volumeFields(), imageFields(), workFields(), surfaceFields(),
 	)
 	for i := range fields {
 		if fields[i].Flag == "" {
@@ -192,11 +192,11 @@ func capacityFields() []Field {
 }
 
 func networkFields() []Field {
-	plugins := []string{NetworkIsolated, NetworkUser, NetworkProviderNet}
+	plugins := []string{NetworkIsolated, NetworkUser, NetworkProviderNet, NetworkAPINet}
 	return []Field{
 		{
 			Path: "network.plugin", Flag: "network-interface-plugin-name", Type: TypeString, Allowed: plugins,
-			Doc:   "How network interfaces are connected. `isolated`: they exist in the guest and lead nowhere. `user`: QEMU's user-mode network, for development. `providernet`: on bridges of the host, or on networks that the daemon makes.",
+			Doc:   "How network interfaces are connected. `isolated`: they exist in the guest and lead nowhere. `user`: QEMU's user-mode network, for development. `providernet`: on bridges of the host, or on networks that the daemon makes. `apinet`: on the networks of ironcore-net.",
 			codec: choice(func(c *Config) *string { return &c.Network.Plugin }, plugins),
 		},
 		{

@@ -40,6 +40,9 @@ func (l *Loader) add(fs *pflag.FlagSet, f Field, name string, alias Alias) {
 	}
 	// pflag takes the first quoted word of a usage text for the name of the value.
 	fs.VarP(v, name, "", strings.ReplaceAll(usage, "`", "'"))
+	if f.Type == TypeBool {
+		fs.Lookup(name).NoOptDefVal = "true"
+	}
 }
 
 // flagValue keeps what was typed, for Load to read.
@@ -86,6 +89,8 @@ func (v *flagValue) Type() string {
 		return "class"
 	case TypeNetworks:
 		return "network"
+	case TypeBool:
+		return "bool"
 	default:
 		return string(v.field.Type)
 	}

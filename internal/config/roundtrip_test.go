@@ -74,6 +74,12 @@ func drawConfig(t *rapid.T) config.Config {
 		}
 	}
 	c.Network.ProviderNet.Networks = drawNetworks(t, &c)
+	if rapid.Bool().Draw(t, "apinet") {
+		c.Network.APINet = config.APINet{
+			NodeName: "node-1.example", Kubeconfig: "/k", BootstrapKubeconfig: "/b", RotateCertificates: rapid.Bool().Draw(t, "rotate"),
+			EgressSelectorConfig: "/e", QPS: float64(n("qps", 0, 10000)), Burst: n("burst", 0, 10000),
+		}
+	}
 	for i := range n("classes", 0, 3) {
 		c.MachineClasses.Inline = append(c.MachineClasses.Inline, class.Class{
 			Name: fmt.Sprintf("c%d", i),

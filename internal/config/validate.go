@@ -24,6 +24,7 @@ func (r *loading) validate() {
 	r.ignition()
 	r.userNetwork()
 	r.providerNetworks()
+	r.apinet()
 	r.volumes()
 	r.events()
 	r.servers()

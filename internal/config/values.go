@@ -24,6 +24,7 @@ const (
 	TypeString   Type = "string"
 	TypePath     Type = "path"
 	TypeInt      Type = "integer"
+	TypeBool     Type = "true or false"
 	TypeRatio    Type = "number"
 	TypeBytes    Type = "size"
 	TypeAmount   Type = "size or percent"
@@ -46,6 +47,8 @@ func (f Field) accepts(k document.Kind) bool {
 	switch f.Type {
 	case TypeInt:
 		return k == document.Int
+	case TypeBool:
+		return k == document.Bool
 	case TypeRatio:
 		return k == document.Int || k == document.Float
 	case TypeBytes, TypeAmount:
@@ -66,6 +69,8 @@ func (t Type) example() string {
 		return "a size such as 50Gi or a share such as 20%"
 	case TypeInt:
 		return "an integer"
+	case TypeBool:
+		return "true or false"
 	case TypeRatio:
 		return "a number"
 	case TypeList:
