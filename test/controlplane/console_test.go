@@ -60,46 +60,63 @@ func (p *product) executors(t *testing.T) map[string]remotecommand.Executor {
 	return map[string]remotecommand.Executor{"SPDY": spdy, "WebSocket": webSocket, "WebSocket, else SPDY": both}
 }
 
-// converse types a command at the console and leaves it.
-func converse(t *testing.T, e remotecommand.Executor) {
+// session is somebody at a machine's console.
+type session struct {
+	keys  *io.PipeWriter
+	out   screen
+	ended chan error
+}
+
+// open opens a console and waits until the guest's prompt is seen. Sessions end with the test at the latest.
+func open(t *testing.T, e remotecommand.Executor) *session {
 	t.Helper()
 	in, keys := io.Pipe()
-	var out screen
+	s := &session{keys: keys, ended: make(chan error, 1)}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	ended := make(chan error, 1)
+	t.Cleanup(cancel)
 	go func() {
-		err := e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: &out, Tty: true})
-		_ = in.CloseWithError(io.ErrClosedPipe) // so that typing ends, too
-		ended <- err
+		err := e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: &s.out, Tty: true})
+		_ = keys.Close() // so that typing ends, too
+		s.ended <- err
 	}()
-	shows := func(what string, from int) {
-		t.Helper()
-		eventually(t, "the console shows "+what, func() error {
-			select {
-			case err := <-ended:
-				t.Fatalf("the session has ended: %v\n%s", err, out.text())
-			default:
-			}
-			if !strings.Contains(out.text()[from:], what) {
-				return errNotYet
-			}
-			return nil
-		})
-	}
-	shows(login, 0)
-	typed := func(keyStrokes string) {
-		t.Helper()
-		if _, err := io.WriteString(keys, keyStrokes); err != nil {
-			t.Fatalf("type: %v\n%s", err, out.text())
+	s.shows(t, login, 0)
+	return s
+}
+
+// shows waits until something is shown after the first bytes.
+func (s *session) shows(t *testing.T, what string, from int) {
+	t.Helper()
+	eventually(t, "the console shows "+what, func() error {
+		select {
+		case err := <-s.ended:
+			t.Fatalf("the session has ended: %v\n%s", err, s.out.text())
+		default:
 		}
+		if text := s.out.text()[from:]; !strings.Contains(text, what) {
+			return fmt.Errorf("it shows %q", text)
+		}
+		return nil
+	})
+}
+
+// ask types a command and waits for what it has to print.
+func (s *session) ask(t *testing.T, command, want string) {
+	t.Helper()
+	said := len(s.out.text())
+	if _, err := io.WriteString(s.keys, "\n"+command+"\n"); err != nil {
+		t.Fatalf("type: %v\n%s", err, s.out.text())
 	}
-	said := len(out.text())
-	typed("\nuname -s -m\n")
-	shows("Linux ", said)
-	typed("\x1d") // the escape character of consoles
+	s.shows(t, want, said)
+}
+
+// leave types the escape character.
+func (s *session) leave(t *testing.T) {
+	t.Helper()
+	if _, err := io.WriteString(s.keys, "\x1d"); err != nil {
+		t.Fatal(err)
+	}
 	select {
-	case err := <-ended:
+	case err := <-s.ended:
 		if err != nil {
 			t.Errorf("the session ended with %v", err)
 		}
@@ -108,10 +125,22 @@ func converse(t *testing.T, e remotecommand.Executor) {
 	}
 }
 
+// guestShows runs commands in the guest, in a session of their own, until one prints what it has to.
+func (p *product) guestShows(t *testing.T, command, want string) {
+	t.Helper()
+	s := open(t, p.executors(t)["SPDY"])
+	s.ask(t, "while ! { "+command+"; } | grep -q '"+want+"'; do sleep 1; done; echo see''n", "seen")
+	s.leave(t)
+}
+
 // consoles opens a console in each way, through kube-apiserver, ironcore's API server and the poollet.
 func (p *product) consoles(t *testing.T) {
 	for name, e := range p.executors(t) {
-		t.Run(name, func(t *testing.T) { converse(t, e) })
+		t.Run(name, func(t *testing.T) {
+			s := open(t, e)
+			s.ask(t, "uname -s -m", "Linux ")
+			s.leave(t)
+		})
 	}
 	t.Run("there is none of a machine that does not exist", func(t *testing.T) {
 		other := *p
