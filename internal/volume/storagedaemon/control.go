@@ -114,7 +114,11 @@ func addNode(ctx context.Context, client *qmp.Client, e Export) error {
 			return refused(err, "limit the volume")
 		}
 		node["node-name"] = mediumName
-		node = map[string]any{"driver": "throttle", "throttle-group": groupName, "file": node, "discard": "unmap", "cache": node["cache"]}
+		limited := map[string]any{"driver": "throttle", "throttle-group": groupName, "file": node, "discard": "unmap"}
+		if cache, ok := node["cache"]; ok { // what is written down is what is in force, whatever is inherited
+			limited["cache"] = cache
+		}
+		node = limited
 	}
 	node["node-name"] = nodeName
 	err := client.Execute(ctx, "blockdev-add", node, nil)
