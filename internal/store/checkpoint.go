@@ -109,6 +109,9 @@ func (s *Store) transact(fill func(*bolt.Tx) error) error {
 			}
 			return nil
 		})
+		if err == nil {
+			err = s.measure()
+		}
 		if !errors.Is(err, bolterrors.ErrMaxSizeReached) {
 			return machine.Wrap(kindOfIO(err), err, "commit to store")
 		}

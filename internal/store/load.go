@@ -154,6 +154,9 @@ func (s *Store) takeSpace() error {
 		return machine.Wrap(kindOfIO(err), err, "open store")
 	}
 	s.size = info.Size()
+	if err := s.measure(); err != nil {
+		return err
+	}
 	var used int64
 	if err := s.db.View(func(tx *bolt.Tx) error {
 		used = tx.Size()

@@ -25,9 +25,8 @@ const journalPerReserve = 2
 // slack is what a transaction needs beside the values it writes: copies of the pages around them.
 const slack = 64 << 10
 
-// haveRoom reports whether state.db can take what the journal holds and ordinary writes of so many bytes without
-// touching the reserve, after trying to take more space if need be. Pages that are free inside of the file count, too.
-func (s *Store) haveRoom(bytes int) bool {
+// measure notes how much of state.db is used. Whoever wrote to it does so, as bbolt tells it to one goroutine alone.
+func (s *Store) measure() error {
 	var used int64
 	if err := s.guard(func() error {
 		return s.db.View(func(tx *bolt.Tx) error {
@@ -35,15 +34,26 @@ func (s *Store) haveRoom(bytes int) bool {
 			return nil
 		})
 	}); err != nil {
-		return true // let the checkpoint say so
+		return err
 	}
 	stats := s.db.Stats()
-	free := int64(stats.FreePageN+stats.PendingPageN) * int64(s.db.Info().PageSize)
+	page := int64(s.db.Info().PageSize)
+	s.space.Lock()
+	defer s.space.Unlock()
+	s.page, s.used = page, used-page*int64(stats.FreePageN+stats.PendingPageN)
+	return nil
+}
+
+// haveRoom reports whether state.db can take what the journal holds and ordinary writes of so many bytes without
+// touching the reserve, after trying to take more space if need be. Pages that are free inside of the file count, too.
+func (s *Store) haveRoom(bytes int) bool {
 	bytes += s.backlog.bytes
 	if s.underWay != nil {
 		bytes += s.underWay.backlog.bytes
 	}
-	missing := s.reserve + int64(2*bytes) + slack - free - (s.allocated() - used)
+	s.space.Lock()
+	missing := s.reserve + int64(2*bytes) + slack - (s.size - s.used)
+	s.space.Unlock()
 	return missing <= 0 || s.grow(missing) == nil
 }
 
@@ -57,8 +67,7 @@ func (s *Store) allocated() int64 {
 func (s *Store) grow(bytes int64) error {
 	s.space.Lock()
 	defer s.space.Unlock()
-	page := int64(s.db.Info().PageSize)
-	size := (s.size + max(s.growth(), bytes) + page - 1) / page * page
+	size := (s.size + max(s.growth(), bytes) + s.page - 1) / s.page * s.page
 	if err := s.hooks.allocate(s.file, size); err != nil {
 		return fmt.Errorf("allocate %d bytes for the store: %w", size, err)
 	}

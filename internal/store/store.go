@@ -100,6 +100,8 @@ type Store struct {
 	reserve int64
 	space   sync.Mutex
 	size    int64 // allocated bytes of file; guarded by space
+	used    int64 // bytes of it that are not free; guarded by space
+	page    int64 // bytes; guarded by space
 
 	quarantine quarantine
 	health     health
