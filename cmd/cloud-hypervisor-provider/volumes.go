@@ -46,7 +46,7 @@ func (p *parts) newVolumes(cfg *config.Config, st *store.Store, events *event.Re
 	}
 	policy := cfg.Volumes.CachePolicy
 	images, err := ceph.New(ceph.Options{
-		Native: can.RBD, Daemons: p.storage, Logger: p.log,
+		Native: native(cfg, can), Daemons: p.storage, Logger: p.log,
 		Unsafe: policy == config.CacheUnsafe, Direct: policy == config.CacheNone || policy == config.CacheDirectSync,
 	})
 	return []volume.Plugin{disks, images}, err
@@ -90,7 +90,7 @@ func checkCache(cfg *config.Config, driver string, can vmm.Capabilities, log *sl
 	}
 	for _, path := range []vmm.DiskPath{vmm.PathFile, vmm.PathRBD, vmm.PathVhostUser} {
 		kept := can.Cache[path][asked]
-		used := path == vmm.PathFile || (path == vmm.PathRBD) == can.RBD
+		used := path == vmm.PathFile || (path == vmm.PathRBD) == native(cfg, can)
 		switch {
 		case !used:
 		case kept != asked:
@@ -100,6 +100,11 @@ func checkCache(cfg *config.Config, driver string, can vmm.Capabilities, log *sl
 		}
 	}
 	return nil
+}
+
+// native reports whether the hypervisor itself is the client of Ceph.
+func native(cfg *config.Config, can vmm.Capabilities) bool {
+	return can.RBD && cfg.Volumes.Ceph.Access != config.CephStorageDaemon
 }
 
 // applyVolumes puts what the configuration says of volumes into the reconciler's options.

@@ -16,6 +16,8 @@ const (
 
 	OverlaysNever = "never"
 
+	CephStorageDaemon = "storage-daemon"
+
 	ReplugNever   = "never"
 	ReplugAllowed = "allowed"
 )
@@ -43,6 +45,7 @@ type DiskLimits struct {
 
 // Ceph is about RBD images. StorageDaemon is empty when it is looked for in PATH.
 type Ceph struct {
+	Access        string
 	StorageDaemon string
 }
 
@@ -101,7 +104,12 @@ func volumeFields() []Field {
 			codec: integer(func(c *Config) *int { return l.place(limits(c)) }, 0, 1_000_000_000),
 		})
 	}
+	accesses := []string{Auto, CephStorageDaemon}
 	return append(fields, Field{
+		Path: "volumes.ceph.access", Type: TypeString, Allowed: accesses,
+		Doc:   "How machines reach RBD images. `auto`: by the hypervisor itself where it is a client of Ceph. `storage-daemon`: always by a storage daemon for each volume, so that no hypervisor process has a key.",
+		codec: choice(func(c *Config) *string { return &c.Volumes.Ceph.Access }, accesses),
+	}, Field{
 		Path: "volumes.ceph.storageDaemon", Type: TypePath, Empty: "qemu-storage-daemon is looked for in PATH",
 		Doc:   "The qemu-storage-daemon executable, which serves RBD images to hypervisors that are no clients of Ceph.",
 		codec: text(func(c *Config) *string { return &c.Volumes.Ceph.StorageDaemon }, absolute),
@@ -113,7 +121,7 @@ func volumeFields() []Field {
 func defaultVolumes() Volumes {
 	return Volumes{
 		CachePolicy: CacheWriteBack, KeepDetached: 10 * time.Minute, ResizeByReplug: ReplugNever,
-		LocalDisk: LocalDisk{Overlays: OverlaysNever},
+		LocalDisk: LocalDisk{Overlays: OverlaysNever}, Ceph: Ceph{Access: Auto},
 	}
 }
 
