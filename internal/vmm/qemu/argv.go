@@ -34,7 +34,7 @@ const (
 	passphrasePrefix = "l-"       // object that holds the passphrase of an image, while it is needed
 	chardevPrefix    = "c-"       // connection to a vhost-user server
 	netdevPrefix     = "n-"       // network back end
-	leavingPrefix    = "leaving-" // object that says that the guest was asked to let go
+	leavingPrefix    = "leaving-" // object that says that the guest was asked to let go; see markName
 	portPrefix       = "rp"       // root ports, before a number
 )
 

@@ -9,6 +9,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
@@ -73,8 +74,44 @@ type backends struct {
 	nodes, objects, chardevs, netdevs []string
 }
 
+// marks are the objects that say that the guest was asked to let go of a device, with the second of the request.
+func (b backends) marks(id string) (names []string, asked int64) {
+	for _, name := range b.objects {
+		if marked, at := parseMark(name); marked == id {
+			names = append(names, name)
+			asked = max(asked, at)
+		}
+	}
+	return names, asked
+}
+
 // leaving lists the devices that the guest was asked to let go of.
-func (b backends) leaving() []string { return withPrefix(leavingPrefix, b.objects) }
+func (b backends) leaving() []string {
+	var ids []string
+	for _, name := range b.objects {
+		if id, _ := parseMark(name); id != "" {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// markName is leaving-<second>-<id>. The object lives in QEMU since nothing else is sure to live as long as the request.
+func markName(id string, at int64) string { return fmt.Sprintf("%s%d-%s", leavingPrefix, at, id) }
+
+// parseMark returns no id if it is not one.
+func parseMark(name string) (id string, at int64) {
+	rest, ok := strings.CutPrefix(name, leavingPrefix)
+	if !ok {
+		return "", 0
+	}
+	second, id, _ := strings.Cut(rest, "-")
+	at, err := strconv.ParseInt(second, 10, 64)
+	if err != nil {
+		return "", 0
+	}
+	return id, at
+}
 
 // disks and nics list the devices of which something exists.
 func (b backends) disks() []string {
@@ -213,7 +250,7 @@ func (v *virtualMachine) inspect(ctx context.Context) (vmm.Observation, error) {
 		State: stateOf(status), MachineID: id, PID: v.client.PeerPID(), Version: v.client.Version().String(),
 		Disks:     slices.Compact(sorted(slices.Concat(devices.disks, host.disks()))),
 		NICs:      slices.Compact(sorted(slices.Concat(devices.nics, host.nics()))),
-		Leaving:   slices.DeleteFunc(sorted(host.leaving()), func(id string) bool { return !devices.has(id) }),
+		Leaving:   slices.DeleteFunc(slices.Compact(sorted(host.leaving())), func(id string) bool { return !devices.has(id) }),
 		DiskBytes: map[string]int64{},
 	}
 	for _, b := range blocks {

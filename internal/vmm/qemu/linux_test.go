@@ -35,6 +35,7 @@ type rig struct {
 	console net.Conn
 	text    strings.Builder
 	read    int // how much of text was expected already
+	shells  int // commands typed
 }
 
 func newRef(t *testing.T) vmm.Ref {

@@ -263,7 +263,8 @@ func (p *plugging) dropDisk(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	return p.dropObjects(ctx, throttlePrefix+id, keyPrefix+id, passphrasePrefix+id, leavingPrefix+id)
+	marks, _ := p.host.marks(id)
+	return p.dropObjects(ctx, append(marks, throttlePrefix+id, keyPrefix+id, passphrasePrefix+id)...)
 }
 
 // dropNIC removes all parts of a network interface but its device, which must be gone.
@@ -275,7 +276,8 @@ func (p *plugging) dropNIC(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	return p.dropObjects(ctx, leavingPrefix+id)
+	marks, _ := p.host.marks(id)
+	return p.dropObjects(ctx, marks...)
 }
 
 func (p *plugging) dropObjects(ctx context.Context, names ...string) error {

@@ -11,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
@@ -165,26 +166,32 @@ func (v *virtualMachine) detach(ctx context.Context, id string, drop func(*plugg
 	return nil
 }
 
-// requestUnplug asks the guest to let go of a device. The mark comes first: a request that nobody remembers would let
-// a device vanish that everybody takes for attached.
+// askAgain is how long a guest has for a request before it is repeated, which it must be: one that comes while a guest
+// starts is lost. It must not come sooner: guests queue requests, and one that is left over takes out the next device
+// in that place (seen with Linux), and a second press of a slot's button within five seconds takes the first one back.
+const askAgain = 10 * time.Second
+
+// requestUnplug asks the guest to let go of a device, unless it was asked just now. The mark comes first: a request
+// that nobody remembers would let a device vanish that everybody takes for attached.
 func (p *plugging) requestUnplug(ctx context.Context, id string) error {
-	if !slices.Contains(p.host.leaving(), id) {
-		if err := p.ask(ctx, "object-add", mark(id), nil); err != nil {
-			return fmt.Errorf("note that it is leaving: %w", err)
-		}
-		p.host.objects = append(p.host.objects, leavingPrefix+id)
-	}
-	err := p.ask(ctx, "device_del", map[string]string{"id": id}, nil)
-	if qmp.HasClass(err, "DeviceNotFound") || isUnderWay(err) {
+	now := time.Now().Unix()
+	old, asked := p.host.marks(id)
+	if age := time.Duration(now-asked) * time.Second; !p.idle() && age >= 0 && age < askAgain {
 		return nil
 	}
-	return err
-}
-
-// mark is the object that says that a device is leaving. It lives in QEMU since nothing else is sure to live as long as
-// the request does; that it could hold limits is of no use.
-func mark(id string) map[string]any {
-	return map[string]any{"qom-type": "throttle-group", "id": leavingPrefix + id}
+	name := markName(id, now)
+	if !slices.Contains(old, name) {
+		// That such an object could hold limits is of no use.
+		if err := p.ask(ctx, "object-add", map[string]any{"qom-type": "throttle-group", "id": name}, nil); err != nil {
+			return fmt.Errorf("note that it is leaving: %w", err)
+		}
+		p.host.objects = append(p.host.objects, name)
+	}
+	err := p.ask(ctx, "device_del", map[string]string{"id": id}, nil)
+	if err != nil && !qmp.HasClass(err, "DeviceNotFound") && !isUnderWay(err) {
+		return err
+	}
+	return p.dropObjects(ctx, slices.DeleteFunc(old, func(o string) bool { return o == name })...)
 }
 
 // isUnderWay says that a guest was asked before, or is just busy with the device: the request stands, or is repeated
