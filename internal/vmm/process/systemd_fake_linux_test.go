@@ -345,6 +345,12 @@ func TestSystemdThatWentAwayIsUnknownAndComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer end(t, p)
+	fake.mu.Lock()
+	slice := fake.props["chp-test-away.service"]["Slice"].Value()
+	fake.mu.Unlock()
+	if slice != process.DefaultSlice {
+		t.Errorf("a VMM for which no slice is named is in %v", slice)
+	}
 	if _, err := fake.conn.ReleaseName("org.freedesktop.systemd1"); err != nil {
 		t.Fatal(err)
 	}
