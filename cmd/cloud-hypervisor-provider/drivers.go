@@ -80,6 +80,8 @@ func (d *drivers) make(decision host.Decision, cfg *config.Config, log *slog.Log
 		driver, err := cloudhypervisor.New(cloudhypervisor.Options{
 			Binary: decision.Binary.Path, Version: decision.Binary.Version, Firmware: decision.Firmware.Code,
 			Arch: runtime.GOARCH, Logger: log,
+			// Who set storage daemons up wants their volumes to be plugged into any machine that runs.
+			SharedMemory: cfg.Volumes.Ceph.StorageDaemon != "" || cfg.Volumes.Ceph.Access == config.CephStorageDaemon,
 		})
 		if err != nil {
 			return nil, err

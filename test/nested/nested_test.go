@@ -153,6 +153,11 @@ func TestTheDriverConformsOnTheRealCloudHypervisor(t *testing.T) {
 	run(t, driverTests, "-test.skip '/a_slow_reader'")
 }
 
+func TestDevicesComeAndGoOnTheRealCloudHypervisor(t *testing.T) {
+	needsAll(t)
+	run(t, driverTests, "-test.run '^TestTheDriverConforms.*/^(a_disk_comes|a_disk_grows|a_daemon_that_restarts_between|a_network_interface)'")
+}
+
 // needsAll keeps what takes an hour under emulation out of the ordinary run of tests.
 func needsAll(t *testing.T) {
 	t.Helper()
