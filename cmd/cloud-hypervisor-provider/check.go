@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/config"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/host/check"
 )
 
@@ -18,7 +19,7 @@ func newCheck() *cobra.Command {
 		Use:   "check",
 		Short: "Say whether this server is fit to run machines, and if not, why",
 		Long: `Say whether this server is fit to run machines: hypervisors and their versions, a /dev/kvm that really runs guests,
-firmware, cgroups, hugepages, disk space and what the file system can do. Nothing is changed.
+firmware, cgroups, hugepages, disk space, what the file system can do, and the programs that volumes need. Nothing is changed.
 
 Exit code 0: fit (with --strict: without a warning); 1: not fit; 2: the configuration is not valid.`,
 		Example: `  cloud-hypervisor-provider check
@@ -31,6 +32,10 @@ Exit code 0: fit (with --strict: without a warning); 1: not fit; 2: the configur
 			}
 			report := check.Run(cmd.Context(), check.Options{
 				StateDir: cfg.StateDir, RuntimeDir: cfg.RuntimeDir, SocketPath: cfg.IRI.Address, Hypervisor: wants(cfg),
+				Volumes: check.Volumes{
+					Overlays: cfg.Volumes.LocalDisk.Overlays == config.Auto, StorageDaemon: cfg.Volumes.Ceph.StorageDaemon,
+					ServeCeph: cfg.Volumes.Ceph.Access == config.CephStorageDaemon,
+				},
 			})
 			out := cmd.OutOrStdout()
 			if asJSON {

@@ -43,7 +43,8 @@ type Options struct {
 	SocketPath string     // the IRI socket; required
 	Hypervisor host.Wants // hypervisor, accelerator, binaries, firmware
 	HugePages  uint64     // size in bytes of the pages guests are put in; 0: guests use ordinary memory
-	Probes     Probes     // for tests
+	Volumes    Volumes
+	Probes     Probes // for tests
 }
 
 // Probes are the ways to look at the server. The zero value looks at this one.
@@ -121,7 +122,7 @@ func Run(ctx context.Context, o Options) Report {
 var judges = []func(*found) []Item{
 	(*found).server, (*found).memory, (*found).hugePages, (*found).cgroups, (*found).supervisor,
 	(*found).kvmDevice, (*found).cloudHypervisorItems, (*found).qemuItems, (*found).choice,
-	(*found).stateDir, (*found).disk, (*found).runtimeDir, (*found).sockets,
+	(*found).stateDir, (*found).disk, (*found).volumeTools, (*found).runtimeDir, (*found).sockets,
 }
 
 func lookAtAll(ctx context.Context, o Options) *found {
