@@ -26,8 +26,10 @@ const (
 	// MaxQueues is how many pairs of queues a tap gets at most: each costs the VMM a descriptor, and more than these do
 	// not make a guest's traffic faster. The kernel's own limit is 256.
 	MaxQueues = 16
-	// MinMTU is what IPv4 asks of every link, and MaxMTU what the kernel lets a tap have.
-	MinMTU, MaxMTU = 68, 65521
+	// MinMTU is what IPv4 asks of every link.
+	MinMTU = 68
+	// MaxMTU is what the kernel lets a tap have.
+	MaxMTU = 65521
 
 	prefix     = "chp"
 	maxOwner   = 255 // bytes of a device's alias
