@@ -56,6 +56,12 @@ test-systemd: ## Run the daemon's unit under a real systemd with a Linux guest, 
 	@hack/packages.sh test
 	CHP_SYSTEMD=all $(GO) test -timeout 90m -count=1 -v ./test/systemd
 
+.PHONY: test-ceph
+test-ceph: ## Run the tests with a real Ceph cluster; missing packages are failures
+	@hack/packages.sh ceph
+	CEPH=1 $(GO) test -timeout 30m -count=1 -v ./test/ceph ./internal/volume/...
+	CEPH=1 $(GO) test -timeout 30m -count=1 -v -run Ceph ./test/e2e
+
 .PHONY: race
 race: ## Run the tests under the race detector
 	@hack/packages.sh test

@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: 2026 IronCore contributors
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs the Debian packages that "make run" or "make test" needs and that are missing, and says why each is
-# needed. Without root it says which command to run instead. Usage: hack/packages.sh run|test
+# Installs the Debian packages that "make run", "make test" or "make test-ceph" needs and that are missing, and says why
+# each is needed. Without root it says which command to run instead. Usage: hack/packages.sh run|test|ceph
 set -euo pipefail
 
 arch=$(dpkg --print-architecture 2>/dev/null || true)
@@ -23,6 +23,13 @@ e2fsprogs|mkfs.ext4|makes the guest's root disk
 xz-utils|xz|unpacks kernel modules
 zstd|zstd|unpacks kernels and modules
 ca-certificates|/etc/ssl/certs/ca-certificates.crt|lets registries be verified"
+ceph_packages="ceph-mon|ceph-mon|is the monitor of the tests' Ceph cluster
+ceph-osd|ceph-osd|keeps that cluster's data
+ceph-common|rbd|makes images in that cluster
+cryptsetup-bin|cryptsetup|encrypts such images
+qemu-utils|qemu-img|opens images, and makes overlays
+qemu-system-common|qemu-storage-daemon|serves images to hypervisors
+qemu-block-extra|/usr/lib/*/qemu/block-rbd.so|lets QEMU open images in Ceph"
 test_packages="$run_packages
 gcc|gcc|builds the tests with the race detector
 libc6-dev|/usr/include/stdlib.h|builds the tests with the race detector
@@ -31,12 +38,16 @@ nftables|nft|sets the rules of managed networks
 systemd|systemd-analyze|checks the daemon's unit, and runs it in an emulated machine
 dbus|/usr/share/dbus-1/system.conf|is the bus in that machine
 dbus-daemon|dbus-daemon|is the bus on which the tests stand in for systemd
-ovmf|/usr/share/OVMF/OVMF_CODE*.fd|is the firmware that disks boot by"
+ovmf|/usr/share/OVMF/OVMF_CODE*.fd|is the firmware that disks boot by
+strace|strace|counts what a hypervisor makes durable
+$ceph_packages"
 
 case "${1:-}" in
   run) wanted=$run_packages ;;
   test) wanted=$test_packages ;;
-  *) echo "usage: hack/packages.sh run|test" >&2; exit 2 ;;
+  ceph) wanted="$run_packages
+$ceph_packages" ;;
+  *) echo "usage: hack/packages.sh run|test|ceph" >&2; exit 2 ;;
 esac
 
 present() {
