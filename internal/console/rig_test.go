@@ -191,7 +191,7 @@ func attach(t *testing.T, h *Hub, o AttachOptions) *viewer {
 	t.Helper()
 	ours, theirs := net.Pipe()
 	v := &viewer{T: t, conn: ours, ended: make(chan error, 1)}
-	c, err := h.join(t.Context(), guestID, o, theirs)
+	c, err := h.join(context.Background(), guestID, o, theirs)
 	if err != nil {
 		t.Fatal(err)
 	}
