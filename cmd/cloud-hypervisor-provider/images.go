@@ -55,7 +55,9 @@ type machines interface {
 	Quarantined() []store.Quarantined
 }
 
-// references tells the image cache which images machines need. A machine that cannot be read may need any.
+// references tells the image cache which images machines need. A machine that cannot be read may need any. Disks that are
+// overlays are not among the reasons: each has a name of its own for the bytes it is based on (package localdisk), so that
+// the cache may drop its own.
 func references(st machines) func(context.Context) ([]image.Use, error) {
 	return func(context.Context) ([]image.Use, error) {
 		if damaged := st.Quarantined(); len(damaged) > 0 {

@@ -165,7 +165,7 @@ func (s *Server) volume(at string, v *iri.Volume) (machine.Volume, error) {
 	plugin, err := volume.Pick(s.o.Volumes, out)
 	if err != nil {
 		if out.Connection != nil {
-			return out, machine.InvalidField(at+".connection.driver", "no volume plugin supports %q", out.Connection.Driver)
+			at += ".connection.driver"
 		}
 		return out, atField(at, err)
 	}

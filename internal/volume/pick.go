@@ -19,6 +19,9 @@ func Pick(plugins []Plugin, v machine.Volume) (Plugin, error) {
 		found = p
 	}
 	if found == nil {
+		if v.Connection != nil {
+			return nil, machine.Errorf(machine.Invalid, "volume %s: no volume plugin supports %q", v.Name, v.Connection.Driver)
+		}
 		return nil, machine.Errorf(machine.Invalid, "volume %s: no volume plugin supports it", v.Name)
 	}
 	return found, nil
