@@ -16,9 +16,7 @@ type cacheFlags struct {
 	writeCache bool // the guest is shown a write cache, and flushes it; else every write is flushed
 }
 
-// defaultCache is in force when no policy is asked for.
-const defaultCache = vmm.CacheWriteBack
-
+// flagsOf takes no policy for writeback.
 func flagsOf(policy vmm.CachePolicy) cacheFlags {
 	switch policy {
 	case vmm.CacheNone:
@@ -30,7 +28,7 @@ func flagsOf(policy vmm.CachePolicy) cacheFlags {
 	case vmm.CacheUnsafe:
 		return cacheFlags{noFlush: true, writeCache: true}
 	}
-	return cacheFlags{writeCache: true} // writeback
+	return cacheFlags{writeCache: true}
 }
 
 // cachePolicies says that every policy is in force as asked, on every path. With vhost-user it is the serving process

@@ -188,6 +188,7 @@ func vhostUserDisk(disk vmm.Disk, port string) diskParts {
 			{"id", disk.ID},
 			{"bus", port},
 			{"chardev", chardevPrefix + disk.ID},
+			{"num-queues", 1}, // more than the server has is an error, and it tells nobody how many that is
 		},
 	}
 }

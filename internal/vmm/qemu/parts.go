@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,6 +36,9 @@ func (p *plugging) addDisk(ctx context.Context, disk vmm.Disk, boot bool) (err e
 	}
 	if disk.VhostUser != "" {
 		if err := p.checkShared(ctx); err != nil {
+			return err
+		}
+		if err := checkServer(ctx, disk); err != nil {
 			return err
 		}
 	}
@@ -134,6 +138,22 @@ func (p *plugging) checkShared(ctx context.Context) error {
 			return machine.Errorf(machine.Unimplemented, "this VMM was started without shared memory, which vhost-user takes: it needs a new process")
 		}
 	}
+	return nil
+}
+
+// serverPatience is how long a server on this host may take to accept.
+const serverPatience = time.Second
+
+// checkServer looks whether somebody serves a vhost-user disk: QEMU would stand still to wait for one.
+func checkServer(ctx context.Context, disk vmm.Disk) error {
+	ctx, cancel := context.WithTimeout(ctx, serverPatience)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", disk.VhostUser)
+	if err != nil {
+		return machine.Wrap(machine.FailedPrecondition, err, "connect to the server of disk "+disk.ID)
+	}
+	conn.Close()
 	return nil
 }
 

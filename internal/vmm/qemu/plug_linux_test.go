@@ -317,3 +317,40 @@ func TestClusterThatDoesNotAnswerIsGivenUp(t *testing.T) {
 		t.Errorf("disks %v", disks)
 	}
 }
+
+func TestDiskOfAStorageDaemonComesAndGoes(t *testing.T) {
+	daemon, err := exec.LookPath("qemu-storage-daemon")
+	if err != nil {
+		t.Skip("SKIPPED LOUDLY: no qemu-storage-daemon (Debian package qemu-system-common); vhost-user is NOT tested")
+	}
+	cfg := tinyConfig(t, newRef(t))
+	r := start(t, newDriver(t), cfg)
+	socket := filepath.Join(cfg.RuntimeDir, "vu.sock")
+	cmd := exec.Command(daemon,
+		"--blockdev", "driver=file,node-name=f,filename="+r.file("served.raw", 4<<20),
+		"--export", "type=vhost-user-blk,id=e,node-name=f,writable=on,addr.type=unix,addr.path="+socket)
+	r.must("start the storage daemon", cmd.Start())
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(socket); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the storage daemon does not listen")
+		}
+	}
+	cfg.Disks = append(cfg.Disks, vmm.Disk{ID: "disk-served", VhostUser: socket})
+	r.must("create", r.vm.Create(r.ctx(), cfg))
+	r.must("boot", r.vm.Boot(r.ctx()))
+	r.expect("READY")
+	for range 2 {
+		if disks, _ := r.devices(); !slices.Contains(disks, "disk-served") {
+			t.Errorf("disks %v", disks)
+		}
+		r.gone("disk-served", func() error { return r.plug().DetachDisk(r.ctx(), "disk-served") })
+		r.must("attach", r.plug().AttachDisk(r.ctx(), cfg.Disks[2]))
+	}
+}

@@ -4,6 +4,7 @@
 package qemu
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -88,6 +89,18 @@ func TestRBDImageThatCannotBeOpenedLeavesNoSecret(t *testing.T) {
 	}
 }
 
+// vhostServer listens and does no more.
+func vhostServer(t *testing.T, f *fakeQMP) string {
+	t.Helper()
+	path := filepath.Join(f.ref.RuntimeDir, "vu.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return path
+}
+
 func TestRefusedDeviceTakesItsPartsAlong(t *testing.T) {
 	f := newFakeQMP(t)
 	f.refuse["device_add"] = "no"
@@ -99,7 +112,7 @@ func TestRefusedDeviceTakesItsPartsAlong(t *testing.T) {
 	}
 	disks := []vmm.Disk{rbdDisk(), limited}
 	if runtime.GOOS == "linux" {
-		disks = append(disks, vmm.Disk{ID: "disk-vu", VhostUser: "/run/x.sock"})
+		disks = append(disks, vmm.Disk{ID: "disk-vu", VhostUser: vhostServer(t, f)})
 	}
 	for _, disk := range disks {
 		if err := plug.AttachDisk(t.Context(), disk); err == nil {
@@ -125,8 +138,13 @@ func TestVhostUserAndPCIFunctionsArePluggedIn(t *testing.T) {
 	}
 	f := newFakeQMP(t)
 	plug := connectFake(t, f)
-	if err := plug.AttachDisk(t.Context(), vmm.Disk{ID: "disk-vu", VhostUser: "/run/x.sock"}); err != nil {
+	socket := vhostServer(t, f)
+	if err := plug.AttachDisk(t.Context(), vmm.Disk{ID: "disk-vu", VhostUser: socket}); err != nil {
 		t.Fatal(err)
+	}
+	nobody := vmm.Disk{ID: "disk-nobody", VhostUser: socket + ".gone"}
+	if err := plug.AttachDisk(t.Context(), nobody); !machine.IsKind(err, machine.FailedPrecondition) {
+		t.Errorf("a server that is not there: %v, want failed precondition", err)
 	}
 	if err := plug.ResizeDisk(t.Context(), "disk-vu", 1<<20); !machine.IsKind(err, machine.Unimplemented) {
 		t.Errorf("resize behind a server's back: %v, want unimplemented", err)
@@ -138,8 +156,8 @@ func TestVhostUserAndPCIFunctionsArePluggedIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		`chardev-add {"backend":{"data":{"addr":{"data":{"path":"/run/x.sock"},"type":"unix"},"reconnect":1,"server":false},"type":"socket"},"id":"c-disk-vu"}`,
-		`device_add {"bus":"rp0","chardev":"c-disk-vu","driver":"vhost-user-blk-pci","id":"disk-vu"}`,
+		`chardev-add {"backend":{"data":{"addr":{"data":{"path":"` + socket + `"},"type":"unix"},"reconnect":1,"server":false},"type":"socket"},"id":"c-disk-vu"}`,
+		`device_add {"bus":"rp0","chardev":"c-disk-vu","driver":"vhost-user-blk-pci","id":"disk-vu","num-queues":1}`,
 		`device_add {"bus":"rp1","driver":"vfio-pci","host":"0000:3b:02.1","id":"nic-vf","rombar":0}`,
 		`device_del {"id":"nic-vf"}`,
 	} {

@@ -38,8 +38,9 @@ func loadSlots(dir string) (slots, error) {
 	if err != nil {
 		return s, fmt.Errorf("read the places of devices: %w", err)
 	}
-	if json.Unmarshal(raw, &s) != nil || s.Ports == nil {
-		return slots{Ports: map[string]int{}}, nil
+	var read slots
+	if broken := json.Unmarshal(raw, &read); broken == nil && read.Ports != nil {
+		s = read
 	}
 	return s, nil
 }

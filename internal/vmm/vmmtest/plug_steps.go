@@ -251,12 +251,13 @@ func disksAtRandom(b *bench) {
 	random := rand.New(rand.NewPCG(1, 2)) // the same in each run
 	for range rounds {
 		i := random.IntN(many)
-		if in[i] {
+		switch {
+		case in[i]:
 			b.detachDisk(disks[i].ID)
 			delete(in, i)
-		} else if attach(disks[i]) {
+		case attach(disks[i]):
 			in[i] = true
-		} else if len(in) < fit {
+		case len(in) < fit:
 			b.Fatalf("only %d of %d slots are free again", len(in), fit)
 		}
 	}

@@ -51,7 +51,7 @@ func scanDisks(sysRoot string) []disk {
 		}
 		dir := filepath.Join(sysRoot, "block", name)
 		sectors, err := strconv.ParseInt(readTrimmed(filepath.Join(dir, "size")), 10, 64)
-		if err != nil {
+		if err != nil || sectors == 0 { // one that is being removed has no size any more
 			continue
 		}
 		disks = append(disks, disk{name: name, serial: diskSerial(dir), bytes: sectors * sectorSize})
