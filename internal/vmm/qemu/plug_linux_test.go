@@ -318,16 +318,18 @@ func TestClusterThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestDiskOfAStorageDaemonComesAndGoes(t *testing.T) {
+// The disk is the one that firmware boots from, and is plugged in by Create: the order of booting must follow.
+func TestBootDiskOfAStorageDaemonComesAndGoes(t *testing.T) {
 	daemon, err := exec.LookPath("qemu-storage-daemon")
 	if err != nil {
 		t.Skip("SKIPPED LOUDLY: no qemu-storage-daemon (Debian package qemu-system-common); vhost-user is NOT tested")
 	}
 	cfg := tinyConfig(t, newRef(t))
+	path, socket := cfg.Disks[0].Path, filepath.Join(cfg.StateDir, "vu.sock")
+	cfg.Disks[0] = vmm.Disk{ID: "disk-served", VhostUser: socket}
 	r := start(t, newDriver(t), cfg)
-	socket := filepath.Join(cfg.RuntimeDir, "vu.sock")
 	cmd := exec.Command(daemon,
-		"--blockdev", "driver=file,node-name=f,filename="+r.file("served.raw", 4<<20),
+		"--blockdev", "driver=file,node-name=f,filename="+path,
 		"--export", "type=vhost-user-blk,id=e,node-name=f,writable=on,addr.type=unix,addr.path="+socket)
 	r.must("start the storage daemon", cmd.Start())
 	defer func() {
@@ -342,15 +344,23 @@ func TestDiskOfAStorageDaemonComesAndGoes(t *testing.T) {
 			t.Fatal("the storage daemon does not listen")
 		}
 	}
-	cfg.Disks = append(cfg.Disks, vmm.Disk{ID: "disk-served", VhostUser: socket})
 	r.must("create", r.vm.Create(r.ctx(), cfg))
 	r.must("boot", r.vm.Boot(r.ctx()))
 	r.expect("READY")
-	for range 2 {
+	for _, off := range []bool{false, true} {
+		if off {
+			r.must("power off", r.vm.PowerOff(r.ctx()))
+		}
 		if disks, _ := r.devices(); !slices.Contains(disks, "disk-served") {
 			t.Errorf("disks %v", disks)
 		}
 		r.gone("disk-served", func() error { return r.plug().DetachDisk(r.ctx(), "disk-served") })
-		r.must("attach", r.plug().AttachDisk(r.ctx(), cfg.Disks[2]))
+		r.must("attach", r.plug().AttachDisk(r.ctx(), cfg.Disks[0]))
+		if off {
+			r.must("boot", r.vm.Boot(r.ctx()))
+		} else {
+			r.must("reset", r.vm.Reset(r.ctx()))
+		}
+		r.expect("READY")
 	}
 }
