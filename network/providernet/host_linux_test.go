@@ -364,6 +364,40 @@ func TestAManagedNetworkStaysUntilItsLastGuestIsGone(t *testing.T) {
 	}
 }
 
+func TestAManagedNetworkThatNobodyUsedGoesWithItsConfiguration(t *testing.T) {
+	needNft(t)
+	if !networktest.InNamespace(t) {
+		return
+	}
+	o := Options{Dir: t.TempDir(), Networks: map[string]Network{"lab": lab()}}
+	present := func() bool { return exec.Command("ip", "link", "show", "lab0").Run() == nil }
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("never came about: %s", what)
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	refs := newPlugin(t, o).Events(ctx)
+	until("the bridge is made", present)
+	cancel()
+	for range refs { // until all is over
+	}
+	o.Networks = nil
+	networktest.IP(t, "link add other type veth peer name end")
+	networktest.IP(t, "link set other master lab0")
+	p := newPlugin(t, o)
+	if p.look(t.Context()); !present() {
+		t.Fatal("the bridge is gone, and somebody else's port with it")
+	}
+	events(t, p)
+	networktest.IP(t, "link set other nomaster")
+	until("the bridge is gone", func() bool { return !present() })
+	until("its file is gone", func() bool { files, _ := os.ReadDir(o.Dir); return len(files) == 0 })
+}
+
 func TestRulesThatSomebodyRemovesAreSetAgain(t *testing.T) {
 	needNft(t)
 	if !networktest.InNamespace(t) {

@@ -91,10 +91,11 @@ func readFile(path string) (file, error) {
 	return f, nil
 }
 
-// save makes the segment's ports durable. The caller holds the segment's lock.
+// save makes the segment's ports durable. A network that was made has a file also without any, so that it is taken away
+// when it is not configured any more. The caller holds the segment's lock.
 func (s *segment) save() error {
 	path := filepath.Join(s.plugin.o.Dir, s.key+fileSuffix)
-	if len(s.ports) == 0 {
+	if len(s.ports) == 0 && s.network.Managed == nil {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

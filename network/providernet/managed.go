@@ -81,6 +81,9 @@ func (s *segment) makeBridge(ctx context.Context) (rtnl.Link, *trouble) {
 	name, mark := s.network.Bridge, s.bridgeMark()
 	link, err := rtnl.ByName(ctx, name)
 	if errors.Is(err, fs.ErrNotExist) {
+		if err := s.save(); err != nil {
+			return link, unusable(err)
+		}
 		if err := rtnl.AddBridge(ctx, name, s.bridgeMAC()); err != nil {
 			return link, unusable(err)
 		}
@@ -161,8 +164,12 @@ func (p *Plugin) retire(ctx context.Context, s *segment) error {
 		return nil
 	}
 	if s.network.Managed != nil {
-		if err := s.dismantle(ctx); err != nil {
-			return fmt.Errorf("remove network %s: %w", s.key, err)
+		if gone, err := s.dismantle(ctx); err != nil || !gone {
+			return err
+		}
+		s.network.Managed = nil
+		if err := s.save(); err != nil {
+			return err
 		}
 	}
 	p.mu.Lock()
@@ -171,28 +178,23 @@ func (p *Plugin) retire(ctx context.Context, s *segment) error {
 	return nil
 }
 
-func (s *segment) dismantle(ctx context.Context) error {
+// dismantle takes away what make made; not while somebody else has a port in the bridge.
+func (s *segment) dismantle(ctx context.Context) (gone bool, err error) {
 	s.stopServer()
-	link, err := rtnl.ByName(ctx, s.network.Bridge)
-	if errors.Is(err, fs.ErrNotExist) {
-		return s.unrule(ctx)
-	}
-	if err != nil {
-		return err
-	}
 	links, err := rtnl.Links(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
-	for _, l := range links {
-		if l.Master == link.Index {
-			return nil // somebody else has put a port in
+	bridge, exists := index(links).byName[s.network.Bridge]
+	if exists && bridge.Kind == "bridge" && bridge.Alias == s.bridgeMark() {
+		for _, l := range links {
+			if l.Master == bridge.Index {
+				return false, nil
+			}
+		}
+		if err := rtnl.Delete(ctx, bridge.Index); err != nil {
+			return false, err
 		}
 	}
-	if link.Kind == "bridge" && link.Alias == s.bridgeMark() {
-		if err := rtnl.Delete(ctx, link.Index); err != nil {
-			return err
-		}
-	}
-	return s.unrule(ctx)
+	return true, s.unrule(ctx)
 }
