@@ -19,7 +19,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -241,7 +240,7 @@ func (c *Cluster) daemon(name string, args ...string) error {
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command(args[0], append(args[1:], "-c", c.path("ceph.conf"), "--foreground")...) //nolint:noctx // it outlives the caller's context
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = mortal()
 	if err := cmd.Start(); err != nil {
 		return err
 	}
