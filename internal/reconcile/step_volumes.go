@@ -175,8 +175,18 @@ func (r *Reconciler) resizeVolume(ctx context.Context, m *machine.Machine, name 
 	// A medium that only its VMM can grow is smaller than wanted here.
 	bytes, id := volume.WantedBytes(v), Device{Name: name}.id()
 	size := max(prepared.SizeBytes, bytes)
+	if prepared.Fixed && prepared.SizeBytes < bytes {
+		return &pendingError{
+			reason: "VolumeTooSmall", wait: r.o.Resync,
+			message: fmt.Sprintf("it has %d bytes, %d are wanted; it is grown elsewhere", prepared.SizeBytes, bytes),
+		}
+	}
 	_, plugger, err := r.plugger(ctx, m.ID)
-	if err == nil {
+	switch {
+	case err != nil:
+	case prepared.Fixed:
+		err = machine.Errorf(machine.Unimplemented, "volume %s has to be opened anew", name)
+	default:
 		err = plugger.ResizeDisk(ctx, id, size)
 	}
 	if machine.IsKind(err, machine.Unimplemented) {

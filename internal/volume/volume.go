@@ -77,6 +77,8 @@ type Prepared struct {
 	SizeBytes int64
 	ReadOnly  bool
 	Limits    Limits
+	// Fixed says that whoever owns the medium alone can resize it, and that a VMM sees the new size only by opening it anew.
+	Fixed bool
 }
 
 // Format is how a disk's bytes are laid out in its file.

@@ -6,6 +6,7 @@ package ceph_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -304,14 +305,52 @@ func TestAServedImageGrowsAndNeverShrinks(t *testing.T) {
 	req := request(t, c, "grow", 32<<20, "")
 	req.Volume.Connection.Attributes["total_iops_sec"] = "1000" // limits take nothing from the rest
 	t.Cleanup(func() { _ = s.Release(context.Background(), req) })
-	for _, step := range []struct{ want, got int64 }{{32 << 20, 32 << 20}, {64 << 20, 64 << 20}, {48 << 20, 64 << 20}} {
+	for _, step := range []struct{ there, want, got int64 }{
+		{want: 32 << 20, got: 32 << 20}, {want: 64 << 20, got: 64 << 20}, {want: 48 << 20, got: 64 << 20},
+		{there: 128 << 20, want: 96 << 20, got: 128 << 20}, // its owner was faster, and more generous
+	} {
+		if step.there > 0 {
+			resize(t, c, "grow", step.there)
+		}
 		req.Volume.Connection.EffectiveStorageBytes = step.want
-		if p, err := s.Prepare(t.Context(), req); err != nil || p.SizeBytes != step.got {
+		if p, err := s.Prepare(t.Context(), req); err != nil || p.SizeBytes != step.got || p.Fixed {
 			t.Errorf("%d: %+v, %v", step.want, p, err)
 		}
+		if raw, err := c.Raw(t.Context(), "grow"); err != nil || int64(len(raw)) != step.got {
+			t.Errorf("the image has %d bytes, want %d; %v", len(raw), step.got, err)
+		}
 	}
-	if raw, err := c.Raw(t.Context(), "grow"); err != nil || len(raw) != 64<<20 {
-		t.Errorf("the image has %d bytes, %v", len(raw), err)
+}
+
+// A daemon that was told the size of an encrypted image without its header cut the header's size off the data.
+func TestAnEncryptedImageIsNeverResizedByWhoHasItOpen(t *testing.T) {
+	c := cluster(t)
+	create(t, c, "fixed", 32<<20, passphrase)
+	s := serve(t, runtimeDir(t))
+	req := request(t, c, "fixed", 32<<20, passphrase)
+	t.Cleanup(func() { _ = s.Release(context.Background(), req) })
+	for _, step := range []struct{ there, want, got int64 }{
+		{want: 32 << 20, got: 32 << 20}, {want: 40 << 20, got: 32 << 20}, {there: 72 << 20, want: 40 << 20, got: 56 << 20},
+	} {
+		there := int64(48 << 20) // with a header of 16 MiB
+		if step.there > 0 {
+			there = step.there
+			resize(t, c, "fixed", there)
+		}
+		req.Volume.Connection.EffectiveStorageBytes = step.want
+		if p, err := s.Prepare(t.Context(), req); err != nil || p.SizeBytes != step.got || !p.Fixed {
+			t.Errorf("%d: %+v, %v", step.want, p, err)
+		}
+		if raw, err := c.Raw(t.Context(), "fixed"); err != nil || int64(len(raw)) != there {
+			t.Errorf("the image has %d bytes, want %d; %v", len(raw), there, err)
+		}
+	}
+}
+
+func resize(t *testing.T, c *ceph.Cluster, image string, bytes int64) {
+	t.Helper()
+	if _, err := c.RBD(t.Context(), nil, "resize", "--no-progress", "--size", fmt.Sprint(bytes)+"B", "rbd/"+image); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -25,7 +25,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
@@ -65,15 +64,6 @@ type Plugin struct {
 	o Options
 
 	gate *gate
-
-	mu   sync.Mutex
-	seen map[volume.Ref]inspected
-}
-
-// inspected is what an image was when it was last opened.
-type inspected struct {
-	identity string
-	bytes    int64
 }
 
 var (
@@ -95,7 +85,7 @@ func New(o Options) (*Plugin, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Plugin{o: o, gate: newGate(o.Now), seen: map[volume.Ref]inspected{}}, nil
+	return &Plugin{o: o, gate: newGate(o.Now)}, nil
 }
 
 // Name returns "ceph".
@@ -131,9 +121,10 @@ func (p *Plugin) Identity(v machine.Volume) string {
 	}, " ")
 }
 
-// Prepare opens the image once, and has it served where the hypervisor cannot reach it itself. An image that is smaller
-// than what is asked for is made larger where it is served; QEMU does so itself. Errors are Invalid, FailedPrecondition
-// for what the cluster refused, else Unavailable.
+// Prepare opens the image once, to see how large it is, and has it served where the hypervisor cannot reach it itself. One
+// that is smaller than what is asked for is made larger where it is served; QEMU does so itself. An encrypted one is left
+// as it is: whoever owns it resizes it. Errors are Invalid, FailedPrecondition for what the cluster refused, else
+// Unavailable.
 func (p *Plugin) Prepare(ctx context.Context, req volume.Request) (volume.Prepared, error) {
 	image, err := parse("volume.connection", req.Volume.Connection)
 	if err != nil {
@@ -147,11 +138,13 @@ func (p *Plugin) Prepare(ctx context.Context, req volume.Request) (volume.Prepar
 		return volume.Prepared{}, machine.Wrap(machine.Unavailable, err, "write the volume's ceph.conf")
 	}
 	ref := volume.Ref{MachineID: req.MachineID, Name: req.Volume.Name}
-	want := volume.WantedBytes(req.Volume)
 	out := volume.Prepared{
 		Handle: req.Volume.Connection.Handle, Serial: machine.Serial(req.MachineID, req.Volume.Name, req.Volume.Device),
+		// Some versions of librbd take the size of an encrypted image with, some without its header: one that is resized by
+		// the other meaning is cut off.
+		Fixed: image.Passphrase != "",
 	}
-	out.SizeBytes, err = p.inspected(ctx, ref, image, p.Identity(req.Volume), want)
+	out.SizeBytes, err = p.gate.open(ctx, image, p.o.Inspect)
 	if err != nil {
 		return volume.Prepared{}, err
 	}
@@ -167,32 +160,15 @@ func (p *Plugin) Prepare(ctx context.Context, req volume.Request) (volume.Prepar
 	if err != nil {
 		return volume.Prepared{}, err
 	}
-	out.VhostUser, out.SizeBytes = served.Socket, served.SizeBytes
-	if served.SizeBytes < want {
-		if err := p.o.Daemons.Resize(ctx, ref, want); err != nil {
-			return volume.Prepared{}, err
-		}
-		out.SizeBytes = want
+	out.VhostUser = served.Socket
+	if out.Fixed {
+		return out, nil
 	}
-	return out, nil
-}
-
-// inspected returns the image's size. It is asked again when it is not known to be what is wanted.
-func (p *Plugin) inspected(ctx context.Context, ref volume.Ref, image Image, identity string, want int64) (int64, error) {
-	p.mu.Lock()
-	last, ok := p.seen[ref]
-	p.mu.Unlock()
-	if ok && last.identity == identity && last.bytes >= want {
-		return last.bytes, nil
+	out.SizeBytes = max(out.SizeBytes, volume.WantedBytes(req.Volume)) // never less than what there is
+	if served.SizeBytes < out.SizeBytes {
+		err = p.o.Daemons.Resize(ctx, ref, out.SizeBytes)
 	}
-	bytes, err := p.gate.open(ctx, image, p.o.Inspect)
-	if err != nil {
-		return 0, err
-	}
-	p.mu.Lock()
-	p.seen[ref] = inspected{identity: identity, bytes: bytes}
-	p.mu.Unlock()
-	return bytes, nil
+	return out, err
 }
 
 func (p *Plugin) export(ref volume.Ref, req volume.Request, image Image) storagedaemon.Export {
@@ -213,9 +189,6 @@ func (p *Plugin) Release(ctx context.Context, req volume.Request) error {
 			return err
 		}
 	}
-	p.mu.Lock()
-	delete(p.seen, ref)
-	p.mu.Unlock()
 	for _, path := range []string{filepath.Join(req.Dir, configName), req.Dir} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return machine.Wrap(machine.FailedPrecondition, err, "remove what volume "+req.Volume.Name+" left")
