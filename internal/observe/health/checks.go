@@ -28,6 +28,9 @@ const (
 	binaryInterval     = time.Minute
 )
 
+// connectTimeout is how long a connection to the IRI socket may take; what is asked over it has a time of its own.
+const connectTimeout = 20 * time.Second
+
 // Store is what is asked of the store.
 type Store interface {
 	Healthy() error
@@ -103,7 +106,11 @@ func runs(ctx context.Context, path string) error {
 // IRICheck is "iri": a call over the IRI socket and back. It should be added once the socket is open.
 func IRICheck(address string, purpose Purpose) (Check, error) {
 	conn, err := grpc.NewClient("unix:"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second}}))
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second},
+			// Else a server too busy to greet within the delay would be hung up on, again and again.
+			MinConnectTimeout: connectTimeout,
+		}))
 	if err != nil {
 		return Check{}, fmt.Errorf("make a client of the IRI: %w", err)
 	}

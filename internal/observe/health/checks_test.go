@@ -120,6 +120,40 @@ func TestTheIRISocketIsAskedOverTheSocket(t *testing.T) {
 	}
 }
 
+// late greets nobody at once.
+type late struct{ net.Listener }
+
+func (l late) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	time.Sleep(1500 * time.Millisecond)
+	return conn, err
+}
+
+// The client hung up after 100 ms, and after a second at most, on a server that was too busy to greet it.
+func TestAnIRIServerThatIsSlowToGreetIsNotDead(t *testing.T) {
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	healthapi.RegisterHealthServer(server, grpchealth.NewServer())
+	go func() { _ = server.Serve(late{listener}) }()
+	defer server.Stop()
+	check, err := health.IRICheck(listener.Addr().String(), health.Live)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer check.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for err := check.Probe(ctx); err != nil; err = check.Probe(ctx) {
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
 type nothing struct{}
 
 func (nothing) Healthy() error                                           { return nil }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -35,6 +36,7 @@ type fakeSystemd struct {
 	jobs  uint32
 	units map[string]*fakeUnit
 	props map[string]map[string]godbus.Variant // of the last start, by unit
+	slow  atomic.Int64                         // before properties are told, in nanoseconds
 }
 
 type fakeUnit struct {
@@ -179,6 +181,7 @@ func (f *fakeSystemd) UnrefUnit(name string) *godbus.Error { return f.ref(name, 
 type unitProperties struct{ f *fakeSystemd }
 
 func (p unitProperties) GetAll(msg godbus.Message, iface string) (map[string]godbus.Variant, *godbus.Error) {
+	time.Sleep(time.Duration(p.f.slow.Load()))
 	path, _ := msg.Headers[godbus.FieldPath].Value().(godbus.ObjectPath)
 	p.f.mu.Lock()
 	defer p.f.mu.Unlock()
@@ -370,6 +373,37 @@ func TestSystemdThatWentAwayIsUnknownAndComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, err := s.Start(t.Context(), other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end(t, again)
+}
+
+// On a server that was overloaded for a second, units stayed pinned for ever, and their machines could not start again.
+func TestAUnitIsLetGoAlthoughSystemdIsSlowToTellHowItsProcessEnded(t *testing.T) {
+	fake, address := startFakeSystemd(t)
+	s, err := process.NewSystemdOn(t.Context(), address, fake.cgroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	spec := process.Spec{Name: "chp-test-slow", Marker: "slow/" + t.TempDir(), Argv: sleeper()}
+	p, err := s.Start(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake.slow.Store(int64(2 * time.Second))
+	end(t, p)
+	if exit := p.Exit(); exit.Known {
+		t.Errorf("exit %+v is known although systemd was slow", exit)
+	}
+	fake.slow.Store(0)
+	eventually(t, "the unit is let go", func() bool {
+		fake.mu.Lock()
+		defer fake.mu.Unlock()
+		return fake.units["chp-test-slow.service"] == nil
+	})
+	again, err := s.Start(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -225,13 +225,30 @@ func (s *Systemd) failed(ctx context.Context, b *bus, unit, marker, result strin
 	return nil, errors.Join(fmt.Errorf("start unit %s: systemd says %q (status %d)", unit, result, status), err)
 }
 
-// letGo unpins a unit that is not held, whatever became of the call that wanted it.
+// unrefPatience is how long a slow systemd is asked to let a unit go: a unit
+// that stays pinned could not be started again under its name.
+const unrefPatience = time.Minute
+
+// letGo unpins a unit, whatever became of the call that wanted it. Where
+// systemd is slow it goes on asking after it has returned.
 func (s *Systemd) letGo(unit string) {
-	ctx, cancel := context.WithTimeout(s.life, exitPatience)
-	defer cancel()
-	if b, err := s.connect(ctx); err == nil {
-		_ = b.ref(ctx, unit, false)
+	unref := func(patience time.Duration) error {
+		ctx, cancel := context.WithTimeout(s.life, patience)
+		defer cancel()
+		b, err := s.connect(ctx)
+		if err != nil {
+			return err
+		}
+		return b.ref(ctx, unit, false)
 	}
+	if err := unref(exitPatience); !errors.Is(err, context.DeadlineExceeded) {
+		return
+	}
+	go func() {
+		if err := unref(unrefPatience); errors.Is(err, context.DeadlineExceeded) {
+			s.log.Warn("unit of ended VMM stays pinned", "unit", unit, "error", err)
+		}
+	}()
 }
 
 // noPID stands for a process that ended before systemd told its pid: above the kernel's limit of 4,194,304
@@ -362,7 +379,7 @@ func (s *Systemd) askExit(ctx context.Context, id Identity) Exit {
 		s.log.Warn("exit code of VMM is lost", "unit", id.Unit, "error", err)
 		return unknown
 	}
-	defer func() { _ = b.ref(ctx, id.Unit, false) }()
+	defer s.letGo(id.Unit) // with time of its own: ctx may be over by then
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
