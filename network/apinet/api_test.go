@@ -32,6 +32,7 @@ type api struct {
 	objects   map[string]*unstructured.Unstructured // by namespace/name
 	finalizer bool                                  // deleted objects stay until finish
 	forbidden bool
+	hidden    bool // nobody may list or watch
 	obliging  bool // objects become ready by themselves, each with a tap
 	writes    int
 	log       []event
@@ -79,7 +80,12 @@ func status(w http.ResponseWriter, code int, reason, message string) {
 func (a *api) serve(w http.ResponseWriter, r *http.Request) {
 	path := strings.Trim(strings.TrimPrefix(r.URL.Path, collection), "/")
 	parts := strings.Split(path, "/")
+	a.mu.Lock()
+	hidden := a.hidden
+	a.mu.Unlock()
 	switch {
+	case path == "networkinterfaces" && hidden:
+		status(w, http.StatusForbidden, "Forbidden", "networkinterfaces is forbidden")
 	case path == "networkinterfaces" && r.URL.Query().Get("watch") != "":
 		a.watch(w, r)
 	case path == "networkinterfaces":

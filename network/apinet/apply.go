@@ -6,6 +6,7 @@ package apinet
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -68,7 +69,9 @@ func (p *Plugin) want(req network.Request) (object, error) {
 
 func (p *Plugin) notConnected() network.Result {
 	r := network.Result{State: network.StatePending, Reason: "NotConnected", Message: "the API server of ironcore-net is not connected"}
-	if err := p.o.Access.Err(); err != nil {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.trouble(); err != nil {
 		r.Message += ": " + err.Error()
 	}
 	return r
@@ -83,13 +86,15 @@ func (p *Plugin) refused(ctx context.Context, client dynamic.Interface, want obj
 	}
 	o := p.keys.read(there)
 	if o.machine != want.machine || o.node != want.node {
-		failed.Reason, failed.Message = "NameTaken", fmt.Sprintf("network interface %s/%s belongs to somebody else", o.namespace, o.name)
+		failed.Reason = "NameTaken"
+		failed.Message = fmt.Sprintf("network interface %s/%s belongs to machine %q on node %q", o.namespace, o.name, o.machine, o.node)
 		return failed, nil
 	}
 	return p.replace(ctx, client, o)
 }
 
-// replace deletes an object so that another can take its place.
+// replace deletes an object so that another can take its place. A PCI function stays taken, since a VMM may have it; the
+// interface's Delete gives it back.
 func (p *Plugin) replace(ctx context.Context, client dynamic.Interface, o object) (network.Result, error) {
 	if err := p.remove(ctx, client, o); err != nil {
 		return network.Result{}, err
@@ -100,13 +105,19 @@ func (p *Plugin) replace(ctx context.Context, client dynamic.Interface, o object
 	}, nil
 }
 
-// remove asks for the end of exactly this object, and gives its PCI function back before.
-func (p *Plugin) remove(ctx context.Context, client dynamic.Interface, o object) error {
-	if p.o.Functions != nil {
-		if err := p.o.Functions.Restore(ctx, o.ref().String()); err != nil {
-			return fmt.Errorf("give back the PCI function of %s: %w", o.ref(), err)
-		}
+// restore gives the PCI function of an interface back, also of one whose object somebody else deleted.
+func (p *Plugin) restore(ctx context.Context, ref network.Ref) error {
+	if p.o.Functions == nil {
+		return nil
 	}
+	if err := p.o.Functions.Restore(ctx, ref.String()); err != nil {
+		return fmt.Errorf("give back the PCI function of %s: %w", ref, err)
+	}
+	return nil
+}
+
+// remove asks for the end of exactly this object.
+func (p *Plugin) remove(ctx context.Context, client dynamic.Interface, o object) error {
 	if o.deleting {
 		return nil
 	}
@@ -131,9 +142,22 @@ func (p *Plugin) remove(ctx context.Context, client dynamic.Interface, o object)
 	return nil
 }
 
-// result reads an object's status.
+// result reads an object's status, and takes the PCI function that it names.
 func (p *Plugin) result(ctx context.Context, o object, mac string) (network.Result, error) {
-	r := network.Result{State: network.StatePending, Reason: "NotReady", Handle: o.handle(), MAC: mac}
+	r := p.status(o)
+	r.MAC = mac
+	if r.Backend != network.BackendPCI {
+		return r, nil
+	}
+	if err := p.o.Functions.Bind(ctx, o.pci, o.ref().String()); err != nil {
+		return network.Result{}, fmt.Errorf("bind PCI function %s: %w", o.pci, err)
+	}
+	return r, nil
+}
+
+// status reads an object's status.
+func (p *Plugin) status(o object) network.Result {
+	r := network.Result{State: network.StatePending, Reason: "NotReady", Handle: o.handle()}
 	switch {
 	case o.deleting:
 		r.State, r.Reason, r.Message = network.StateLeaving, "Deleting", "the object is being deleted"
@@ -141,27 +165,20 @@ func (p *Plugin) result(ctx context.Context, o object, mac string) (network.Resu
 		r.State, r.Reason, r.Message = network.StateFailed, "Error", "ironcore-net reports an error for "+o.namespace+"/"+o.name
 	case o.status != "Ready":
 		r.Message = fmt.Sprintf("ironcore-net reports %q for %s/%s", cmp.Or(o.status, "nothing"), o.namespace, o.name)
+	case o.pci != "" && p.o.Functions == nil:
+		r.State, r.Reason = network.StateFailed, "PCINotPossible"
+		r.Message = "ironcore-net hands out PCI function " + o.pci + ", which this host cannot give to guests"
 	case o.pci != "":
-		return p.function(ctx, o, r)
+		r.State, r.Reason, r.Backend, r.PCI = network.StateReady, "", network.BackendPCI, o.pci
+	case o.tap != "" && !tapName.MatchString(o.tap):
+		r.State, r.Reason = network.StateFailed, "BadDevice"
+		r.Message = fmt.Sprintf("ironcore-net names tap %q, which no network interface can be called", o.tap)
 	case o.tap != "":
 		r.State, r.Reason, r.Backend, r.Tap = network.StateReady, "", network.BackendTap, o.tap
 	default:
 		r.Reason, r.Message = "NoDevice", "the object is ready and names neither a tap nor a PCI function"
 	}
-	return r, nil
-}
-
-func (p *Plugin) function(ctx context.Context, o object, r network.Result) (network.Result, error) {
-	if p.o.Functions == nil {
-		r.State, r.Reason = network.StateFailed, "PCINotPossible"
-		r.Message = "ironcore-net hands out PCI function " + o.pci + ", which this host cannot give to guests"
-		return r, nil
-	}
-	if err := p.o.Functions.Bind(ctx, o.pci, o.ref().String()); err != nil {
-		return network.Result{}, fmt.Errorf("bind PCI function %s: %w", o.pci, err)
-	}
-	r.State, r.Reason, r.Backend, r.PCI = network.StateReady, "", network.BackendPCI, o.pci
-	return r, nil
+	return r
 }
 
 // Observe reads the object's status as last heard.
@@ -177,18 +194,7 @@ func (p *Plugin) Observe(ctx context.Context, ref network.Ref) (network.Result, 
 		return network.Result{State: network.StateAbsent}, nil
 	}
 	o := objects[0]
-	r := network.Result{State: network.StatePending, Reason: "NotReady", Handle: o.handle()}
-	switch {
-	case o.deleting:
-		r.State, r.Reason = network.StateLeaving, "Deleting"
-	case o.status == "Error":
-		r.State, r.Reason = network.StateFailed, "Error"
-	case o.status == "Ready" && o.pci != "":
-		r.State, r.Reason, r.Backend, r.PCI = network.StateReady, "", network.BackendPCI, o.pci
-	case o.status == "Ready" && o.tap != "":
-		r.State, r.Reason, r.Backend, r.Tap = network.StateReady, "", network.BackendTap, o.tap
-	}
-	return r, nil
+	return p.status(o), nil
 }
 
 // Delete asks for the end of the interface's object and tells when it is gone. Without a complete list nothing is
@@ -199,6 +205,9 @@ func (p *Plugin) Delete(ctx context.Context, ref network.Ref) (network.Result, e
 		r := p.notConnected()
 		r.State = network.StateLeaving
 		return r, nil
+	}
+	if err := p.restore(ctx, ref); err != nil {
+		return network.Result{}, err
 	}
 	for _, o := range objects {
 		if err := p.remove(ctx, client, o); err != nil {
@@ -224,7 +233,7 @@ func (p *Plugin) List(ctx context.Context) ([]network.Ref, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.synced {
-		return nil, fmt.Errorf("list network interfaces: %s", p.notConnected().Message)
+		return nil, fmt.Errorf("list network interfaces: %w", cmp.Or(p.trouble(), errors.New("not connected yet")))
 	}
 	var refs []network.Ref
 	for ref, objects := range p.objects {

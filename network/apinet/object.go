@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -109,13 +110,28 @@ func (k keys) read(u *unstructured.Unstructured) object {
 		status:   text("status", "state"), tap: text("status", "tapDevice", "name"),
 	}
 	if bus := text("status", "pciAddress", "bus"); bus != "" {
-		domain := text("status", "pciAddress", "domain")
-		if domain == "" {
-			domain = "0000"
-		}
-		o.pci = fmt.Sprintf("%s:%s:%s.%s", domain, bus, text("status", "pciAddress", "slot"), text("status", "pciAddress", "function"))
+		o.pci = pciAddress(text("status", "pciAddress", "domain"), bus, text("status", "pciAddress", "slot"), text("status", "pciAddress", "function"))
 	}
 	return o
+}
+
+// tapName is what Linux lets a network interface be called, less what is a trap.
+var tapName = regexp.MustCompile(`^[A-Za-z0-9_][-A-Za-z0-9_.]{0,14}$`)
+
+// pciAddress puts an address together as sysfs writes it. Its parts are hexadecimal, with or without leading zeros, and
+// an absent one is zero. What is no address is left as it is, for the one who binds to refuse.
+func pciAddress(parts ...string) string {
+	var n [4]uint64
+	for i, p := range parts {
+		if p == "" {
+			continue
+		}
+		var err error
+		if n[i], err = strconv.ParseUint(p, 16, 16); err != nil {
+			return strings.Join(parts[:3], ":") + "." + parts[3]
+		}
+	}
+	return fmt.Sprintf("%04x:%02x:%02x.%x", n[0], n[1], n[2], n[3])
 }
 
 // sameSpec reports whether what cannot be changed in place is equal.

@@ -57,6 +57,7 @@ type Plugin struct {
 	mu      sync.Mutex
 	client  dynamic.Interface             // nil until connected
 	synced  bool                          // objects is complete
+	deaf    error                         // why the API server tells nothing now
 	objects map[network.Ref][]object      // as last heard, by who they belong to; more than one while a network changes
 	gone    map[string]bool               // uids that were seen to go, so that an answer under way does not bring them back
 	waiting map[network.Ref]bool          // asked for before the list was complete
@@ -113,13 +114,21 @@ func (p *Plugin) Identity(nic network.Interface) string {
 func (p *Plugin) Ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.synced {
-		return nil
+	if err := p.trouble(); err != nil {
+		return err
 	}
+	if !p.synced {
+		return errors.New("no complete list of network interfaces from the API server yet")
+	}
+	return nil
+}
+
+// trouble says what is wrong with the access to the API server, if that is known; it must be called with the lock held.
+func (p *Plugin) trouble() error {
 	if err := p.o.Access.Err(); err != nil {
 		return err
 	}
-	return errors.New("no complete list of network interfaces from the API server yet")
+	return p.deaf
 }
 
 // Events tells of interfaces whose object changed.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
@@ -151,6 +152,85 @@ func TestAPCIFunctionIsBoundAndGivenBack(t *testing.T) {
 	})
 	if objects, _ := a.count(); objects != 0 || len(bus.taken) != 0 {
 		t.Errorf("left: %d objects, bus %v", objects, bus.taken)
+	}
+}
+
+func TestAPCIFunctionStaysTakenUntilItsInterfaceIsDeleted(t *testing.T) {
+	a, bus := newAPI(t), &functions{taken: map[string]string{}}
+	a.finalizer = true
+	p := ready(t, start(t, Options{Access: a, Functions: bus}))
+	apply(t, p, request())
+	a.report(map[string]any{"state": "Ready", "pciAddress": map[string]any{"bus": "3b", "slot": "2", "function": "1"}})
+	eventually(t, "the interface is ready", func() bool { return apply(t, p, request()).State == network.StateReady })
+
+	// Somebody deletes the object while a VMM has the function.
+	client, _ := a.Connect(t.Context())
+	if err := client.Resource(resource).Namespace("ns-1").Delete(t.Context(), a.only().GetName(), metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: new(a.only().GetUID())},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the deletion is seen", func() bool { return apply(t, p, request()).Reason == "Replacing" })
+	if len(bus.taken) != 1 {
+		t.Error("the function was given back")
+	}
+	a.finish()
+	eventually(t, "the object is gone", func() bool {
+		r, err := p.Observe(t.Context(), request().Ref())
+		return err == nil && r.State == network.StateAbsent
+	})
+	if left, err := p.Delete(t.Context(), request().Ref()); err != nil || left.State != network.StateAbsent || len(bus.taken) != 0 {
+		t.Errorf("Delete = %+v, %v; bus %v", left, err, bus.taken)
+	}
+}
+
+func TestPCIAddressesAreWrittenAsSysfsDoes(t *testing.T) {
+	for parts, want := range map[[4]string]string{
+		{"0000", "3b", "02", "1"}: "0000:3b:02.1",
+		{"", "3b", "2", "1"}:      "0000:3b:02.1",
+		{"0", "3", "0", ""}:       "0000:03:00.0",
+		{"0", "FF", "1F", "7"}:    "0000:ff:1f.7",
+		{"0", "..", "/", "1"}:     "0:..:/.1",
+	} {
+		if got := pciAddress(parts[:]...); got != want {
+			t.Errorf("%q is %s, want %s", parts, got, want)
+		}
+	}
+}
+
+func TestATapThatCannotBeFailsByName(t *testing.T) {
+	a := newAPI(t)
+	p := ready(t, start(t, Options{Access: a}))
+	apply(t, p, request())
+	a.report(map[string]any{"state": "Ready", "tapDevice": map[string]any{"name": "../../etc/passwd"}})
+	eventually(t, "it fails", func() bool { return apply(t, p, request()).Reason == "BadDevice" })
+}
+
+func TestThatNothingMayBeListedIsToldUntilItMay(t *testing.T) {
+	a := newAPI(t)
+	a.hidden = true
+	p := start(t, Options{Access: a})
+	eventually(t, "it is told", func() bool {
+		err := p.Ready()
+		return err != nil && strings.Contains(err.Error(), "forbidden")
+	})
+	if r := apply(t, p, request()); r.State != network.StatePending || !strings.Contains(r.Message, "forbidden") {
+		t.Errorf("Apply = %+v", r)
+	}
+	if refs, err := p.List(t.Context()); err == nil || !strings.Contains(err.Error(), "forbidden") {
+		t.Errorf("List = %v, %v", refs, err)
+	}
+	a.mu.Lock()
+	a.hidden = false
+	a.mu.Unlock()
+	ready(t, p)
+	a.mu.Lock()
+	a.hidden = true
+	a.mu.Unlock()
+	a.endWatches()
+	eventually(t, "it is told again", func() bool { return p.Ready() != nil })
+	if refs, err := p.List(t.Context()); err != nil { // what was known is known
+		t.Errorf("List = %v, %v", refs, err)
 	}
 }
 

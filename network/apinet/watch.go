@@ -5,6 +5,9 @@ package apinet
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -32,7 +35,9 @@ func (p *Plugin) Run(ctx context.Context) error {
 	p.mu.Unlock()
 	informer := cache.NewSharedIndexInformer(p.listWatch(client), &unstructured.Unstructured{}, 0, cache.Indexers{})
 	if err := informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
-		p.o.Logger.Warn("watch of network interfaces interrupted", "error", err)
+		if !errors.Is(err, io.EOF) { // which is how an API server ends a watch now and then
+			p.o.Logger.Warn("watch of network interfaces interrupted", "error", err)
+		}
 	}); err != nil {
 		return err
 	}
@@ -56,12 +61,29 @@ func (p *Plugin) listWatch(client dynamic.Interface) cache.ListerWatcher {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = p.keys.machine
-			return all.List(ctx, o)
+			list, err := all.List(ctx, o)
+			p.hears(ctx, err)
+			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.LabelSelector = p.keys.machine
-			return all.Watch(ctx, o)
+			w, err := all.Watch(ctx, o)
+			p.hears(ctx, err)
+			return w, err
 		},
+	}
+}
+
+// hears notes whether the API server answers.
+func (p *Plugin) hears(ctx context.Context, err error) {
+	if err != nil && ctx.Err() != nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deaf = nil
+	if err != nil {
+		p.deaf = fmt.Errorf("watch network interfaces: %w", err)
 	}
 }
 

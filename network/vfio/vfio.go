@@ -136,9 +136,17 @@ func (f *Functions) restore(record taken) error {
 	case errors.Is(err, fs.ErrNotExist): // the function itself is gone, with what it was part of
 	case err != nil:
 		return err
-	case now == driverName && record.Driver != driverName:
-		if err := f.rebind(record.Address, now, "\n", record.Driver); err != nil {
+	case now != record.Driver && (now == driverName || now == ""): // "" after a kill on the way there or back
+		override := "\n"
+		if record.Driver == driverName {
+			override = driverName
+		}
+		if err := f.rebind(record.Address, now, override, record.Driver); err != nil {
 			return err
+		}
+	case now == record.Driver && now != driverName: // after a kill before it was taken; only the choice is to be undone
+		if err := f.o.Write(filepath.Join(f.device(record.Address), "driver_override"), "\n"); err != nil {
+			return fmt.Errorf("choose the driver of PCI function %s: %w", record.Address, err)
 		}
 	}
 	return os.Remove(f.file(record.Address))

@@ -79,8 +79,7 @@ func (k *kernel) write(path, value string) error {
 	case "unbind":
 		k.bind(value, "")
 	case "drivers_probe":
-		raw, _ := os.ReadFile(filepath.Join(k.device(value), "driver_override"))
-		override := strings.TrimSpace(string(raw))
+		override := k.override(value)
 		switch {
 		case override == "":
 			k.bind(value, k.natural[value])
@@ -89,6 +88,11 @@ func (k *kernel) write(path, value string) error {
 		}
 	}
 	return nil
+}
+
+func (k *kernel) override(address string) string {
+	raw, _ := os.ReadFile(filepath.Join(k.device(address), "driver_override"))
+	return strings.TrimSpace(string(raw))
 }
 
 func (k *kernel) functions(dir string) *Functions {
@@ -114,6 +118,39 @@ func TestAFunctionIsTakenAndGivenBack(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 0 {
 		t.Errorf("records left: %v", left)
+	}
+}
+
+func TestAKillOnTheWayLosesNoFunction(t *testing.T) {
+	for _, name := range []string{"driver_override", "unbind", "drivers_probe"} {
+		t.Run("before "+name+" is written", func(t *testing.T) {
+			k, dir := newKernel(t), t.TempDir()
+			killed := errors.New("killed")
+			dying, err := New(Options{Dir: dir, Sys: k.sys, Write: func(path, value string) error {
+				if filepath.Base(path) == name {
+					return killed
+				}
+				return k.write(path, value)
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := dying.Bind(t.Context(), first, "m/n"); !errors.Is(err, killed) {
+				t.Fatalf("Bind = %v", err)
+			}
+			if err := k.functions(dir).Restore(t.Context(), "m/n"); err != nil || k.driver(first) != "mlx5_core" || k.override(first) != "" {
+				t.Errorf("Restore = %v, driver %q, override %q", err, k.driver(first), k.override(first))
+			}
+			if err := errors.Join(k.functions(dir).Bind(t.Context(), first, "m/n"), k.functions(dir).Bind(t.Context(), first, "m/n")); err != nil {
+				t.Fatal(err)
+			}
+			if err := dying.Restore(t.Context(), "m/n"); !errors.Is(err, killed) {
+				t.Fatalf("Restore = %v", err)
+			}
+			if err := k.functions(dir).Restore(t.Context(), "m/n"); err != nil || k.driver(first) != "mlx5_core" {
+				t.Errorf("Restore = %v, driver %q", err, k.driver(first))
+			}
+		})
 	}
 }
 
