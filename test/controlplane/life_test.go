@@ -63,15 +63,23 @@ func TestTheLifeOfAMachine(t *testing.T) {
 		p.staysQuiet(t, quietTime)
 	})
 	p.step(t, "events of the machine are told", p.events)
-	p.step(t, "deletion lets the guest shut down and leaves nothing", func(t *testing.T) {
-		begin := time.Now()
-		console := p.keepConsole(t)
-		p.deleteMachine(t)
-		if said := console(); !slices.ContainsFunc([]string{"guest: power button", "guest: powering off"}, func(s string) bool { return strings.Contains(said, s) }) {
-			t.Errorf("the guest was not asked to shut down:\n%s", said)
-		}
-		p.only(t, begin, "DeleteMachine")
-	})
+	p.step(t, "deletion lets the guest shut down and leaves nothing, although the poollet dies", p.deletion)
+}
+
+func (p *product) deletion(t *testing.T) {
+	begin := time.Now()
+	console := p.keepConsole(t)
+	p.askForDeletion(t)
+	if _, err := p.calls.WaitFor(t.Context(), "DeleteMachine", begin); err != nil {
+		t.Fatal(err)
+	}
+	p.poollet.Kill()
+	p.poollet.Start(t)
+	p.isGone(t)
+	if said := console(); strings.Count(said, "guest: power button") != 3 { // twice by power off
+		t.Errorf("the guest was not asked to shut down:\n%s", said)
+	}
+	p.only(t, begin, "DeleteMachine")
 }
 
 // asked counts the calls of a method since a time; those that failed because the daemon was away do not count.

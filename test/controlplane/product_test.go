@@ -179,6 +179,12 @@ func (p *product) edit(t *testing.T, change func(*computev1alpha1.Machine)) {
 // deleteMachine deletes the Machine object, and waits until it and all of the machine are gone.
 func (p *product) deleteMachine(t *testing.T) {
 	t.Helper()
+	p.askForDeletion(t)
+	p.isGone(t)
+}
+
+func (p *product) askForDeletion(t *testing.T) {
+	t.Helper()
 	m, err := p.get(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -186,6 +192,10 @@ func (p *product) deleteMachine(t *testing.T) {
 	if err := p.Client().Delete(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func (p *product) isGone(t *testing.T) {
+	t.Helper()
 	eventually(t, "the Machine object is gone", func() error {
 		if _, err := p.get(t.Context()); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("get: %w", err)
