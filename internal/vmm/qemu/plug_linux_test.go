@@ -263,7 +263,7 @@ func TestFullHostPausesTheGuestUntilThereIsSpace(t *testing.T) {
 	r.gone(disk.ID, func() error { return r.plug().DetachDisk(r.ctx(), disk.ID) })
 }
 
-func TestAThousandCyclesLeaveNothing(t *testing.T) {
+func TestPluggingAgainAndAgainWithoutAGuestLeavesNothing(t *testing.T) {
 	cfg := tinyConfig(t, newRef(t))
 	r := start(t, newDriver(t), cfg)
 	r.must("create", r.vm.Create(r.ctx(), cfg))
@@ -278,9 +278,9 @@ func TestAThousandCyclesLeaveNothing(t *testing.T) {
 		return len(links)
 	}
 	cycle()
-	// A cycle takes some 30 ms where nothing else runs; where much does, a minute of them has to do.
+	// A cycle takes some 30 ms where nothing else runs; where much does, a quarter of a minute of them has to do.
 	before, began, cycles := count(), time.Now(), 0
-	for cycles < 1000 && (cycles < 50 || time.Since(began) < time.Minute) {
+	for cycles < 1000 && (cycles < 50 || time.Since(began) < 15*time.Second) {
 		cycle()
 		cycles++
 	}
