@@ -21,8 +21,12 @@ func ParseLimits(field string, attributes map[string]string) (Limits, error) {
 		name string
 		into *int64
 	}{
-		{"total_bytes_sec", &l.TotalBytes}, {"read_bytes_sec", &l.ReadBytes}, {"write_bytes_sec", &l.WriteBytes},
-		{"total_iops_sec", &l.TotalOps}, {"read_iops_sec", &l.ReadOps}, {"write_iops_sec", &l.WriteOps},
+		{"total_bytes_sec", &l.TotalBytes},
+		{"read_bytes_sec", &l.ReadBytes},
+		{"write_bytes_sec", &l.WriteBytes},
+		{"total_iops_sec", &l.TotalOps},
+		{"read_iops_sec", &l.ReadOps},
+		{"write_iops_sec", &l.WriteOps},
 	} {
 		text, ok := attributes[one.name]
 		if !ok {

@@ -306,7 +306,9 @@ func TestAServedImageGrowsAndNeverShrinks(t *testing.T) {
 	req.Volume.Connection.Attributes["total_iops_sec"] = "1000" // limits take nothing from the rest
 	t.Cleanup(func() { _ = s.Release(context.Background(), req) })
 	for _, step := range []struct{ there, want, got int64 }{
-		{want: 32 << 20, got: 32 << 20}, {want: 64 << 20, got: 64 << 20}, {want: 48 << 20, got: 64 << 20},
+		{want: 32 << 20, got: 32 << 20},
+		{want: 64 << 20, got: 64 << 20},
+		{want: 48 << 20, got: 64 << 20},
 		{there: 128 << 20, want: 96 << 20, got: 128 << 20}, // its owner was faster, and more generous
 	} {
 		if step.there > 0 {
