@@ -29,6 +29,12 @@ const markRoom = "/storage/"
 // recordName is the file beside the volume that says which daemon serves it.
 const recordName = "storage-daemon.json"
 
+// logName is the file beside it that the daemon's output goes to.
+const logName = "storage-daemon.log"
+
+// tempPattern is what a record is called before it is whole.
+const tempPattern = ".storage-daemon-*"
+
 // record is written before a daemon is spawned, and again with its identity.
 type record struct {
 	Marker   string            `json:"marker"`
@@ -73,7 +79,7 @@ func (m *Manager) launch(ctx context.Context, e Export) (process.Process, error)
 		},
 		Env:    []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent"},
 		Dir:    "/",
-		Output: filepath.Join(e.Dir, "storage-daemon.log"),
+		Output: filepath.Join(e.Dir, logName),
 	})
 	if err != nil {
 		return nil, machine.Wrap(machine.Unavailable, err, "start the storage daemon")
@@ -186,7 +192,7 @@ func saveRecord(dir string, r record) error {
 	if err != nil {
 		return err
 	}
-	temp, err := os.CreateTemp(dir, ".storage-daemon-*")
+	temp, err := os.CreateTemp(dir, tempPattern)
 	if err != nil {
 		return machine.Wrap(machine.Unavailable, err, "record the storage daemon")
 	}
@@ -201,9 +207,18 @@ func saveRecord(dir string, r record) error {
 	return nil
 }
 
+// removeRecord leaves nothing of a daemon in a volume's directory, so that it can go.
 func removeRecord(dir string) error {
-	for _, name := range []string{recordName, "storage-daemon.log"} {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		unfinished, _ := filepath.Match(tempPattern, e.Name()) // of a program killed while it wrote
+		if !unfinished && e.Name() != recordName && e.Name() != logName {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
