@@ -153,6 +153,11 @@ func planRun(v View) Plan {
 		return planStop(v)
 	}
 	if v.Process == ProcessNone {
+		// A machine that cannot start must not keep from others what it was told to let go of. What cannot be let go of
+		// is no reason not to start.
+		if plan := planUnwanted(v); len(plan.Steps) > 0 {
+			return plan
+		}
 		if wait := restartWait(v); wait > 0 {
 			return Plan{Wait: wait}
 		}

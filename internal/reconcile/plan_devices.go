@@ -89,6 +89,19 @@ type devicePlan struct {
 
 // planDevices compares the devices that are wanted with those that are there, while the guest runs or no VMM lives.
 func planDevices(v View) Plan {
+	p := devicePlan{View: v, plan: planUnwanted(v), run: v.Process == ProcessAlive}
+	d := &v.Machine.Desired
+	for _, vol := range d.Volumes {
+		p.volume(vol.Name)
+	}
+	for _, n := range d.NICs {
+		p.nic(n.Name)
+	}
+	return p.plan
+}
+
+// planUnwanted is the part of planDevices about devices that are not wanted any more.
+func planUnwanted(v View) Plan {
 	p := devicePlan{View: v, plan: Plan{Devices: true}, run: v.Process == ProcessAlive}
 	d, r := &v.Machine.Desired, &v.Machine.Record
 	for _, name := range sortedKeys(r.Volumes) {
@@ -100,12 +113,6 @@ func planDevices(v View) Plan {
 		if _, wanted := d.NIC(name); !wanted {
 			p.nic(name)
 		}
-	}
-	for _, vol := range d.Volumes {
-		p.volume(vol.Name)
-	}
-	for _, n := range d.NICs {
-		p.nic(n.Name)
 	}
 	return p.plan
 }
@@ -191,7 +198,7 @@ func (p *devicePlan) volume(name string) {
 		made := len(clear) == 0 && rec.Handle != ""
 		if made && !rec.Remote && (volume.WantedBytes(want) > rec.SizeBytes || !rec.RetiredAt.IsZero()) {
 			steps = append(steps, StepVolumePrepare)
-		} else if made && rec.Held && rec.Remote { // other servers are not asked for anything until the next start
+		} else if len(clear) == 0 && rec.Held && rec.Remote { // other servers are not asked for anything until the next start
 			steps = append(steps, StepVolumeRelease)
 		}
 	case !rec.Given || !shown || len(clear) > 0:

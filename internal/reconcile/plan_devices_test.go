@@ -66,6 +66,7 @@ func TestPlansForOneVolumeSayWhatIsStillNeeded(t *testing.T) {
 		{name: "a smaller size is nothing to do", want: with2(local, func(v *machine.Volume) { v.LocalDisk.SizeBytes = 1 }), rec: &given, shown: in},
 		{name: "it grows without a guest", want: &local, off: true, rec: with(made, func(r *machine.VolumeRecord) { r.SizeBytes = 1 }), steps: []string{"volume.prepare(v)"}},
 		{name: "while the machine is off nothing of another server is held", want: &remote, off: true, rec: &machine.VolumeRecord{Identity: "far h", Remote: true, Handle: "h", Held: true}, steps: []string{"volume.release(v)"}},
+		{name: "not even what could not be made ready", want: &remote, off: true, rec: &machine.VolumeRecord{Identity: "far h", Remote: true, Held: true}, steps: []string{"volume.release(v)"}},
 		{name: "but data of the host stay ready", want: &local, off: true, rec: &made},
 		{name: "what failed waits its time", want: &local, known: DeviceMemory{Block: Block{Until: now.Add(time.Second), Reason: "broken"}}, note: "broken", wait: time.Second},
 		{name: "a record of an older version is what is wanted", want: &local, rec: with(given, func(r *machine.VolumeRecord) { r.Identity = "" }), shown: in},
@@ -111,4 +112,33 @@ func with2(v machine.Volume, fn func(*machine.Volume)) *machine.Volume {
 	v = v.Clone()
 	fn(&v)
 	return &v
+}
+
+func TestAMachineBootsFromTheSameVolumeWhateverTheOrderOfItsList(t *testing.T) {
+	image, none := "registry/image:1", ""
+	vol := func(name, device string) machine.Volume {
+		return machine.Volume{Name: name, Device: device, Connection: &machine.Connection{}}
+	}
+	disk := func(name, device string, image *string) machine.Volume {
+		return machine.Volume{Name: name, Device: device, LocalDisk: &machine.LocalDisk{Image: image}}
+	}
+	for _, c := range []struct {
+		name    string
+		volumes []machine.Volume
+		first   string
+	}{
+		{"a root volume whose key was changed comes back last", []machine.Volume{vol("data", "odb"), vol("root", "oda")}, "root"},
+		{"the image counts more than the device", []machine.Volume{vol("data", "oda"), disk("root", "odb", &image)}, "root"},
+		{"an empty image is none", []machine.Volume{disk("data", "odb", &none), vol("root", "oda")}, "root"},
+		{"after z comes aa", []machine.Volume{vol("data", "odaa"), vol("root", "odz")}, "root"},
+		{"without devices the order counts", []machine.Volume{vol("root", ""), vol("data", "")}, "root"},
+		{"one without a device that is first stays first", []machine.Volume{vol("root", ""), vol("data", "oda")}, "root"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := bootFirst(&machine.Desired{Volumes: c.volumes})
+			if len(got) != len(c.volumes) || got[0].Name != c.first {
+				t.Errorf("order is %v", got)
+			}
+		})
+	}
 }

@@ -37,7 +37,7 @@ func TestPlansSayWhatIsStillNeeded(t *testing.T) {
 		}
 	}
 	had := vmm.Observation{Disks: []string{"disk-data", "disk-root"}, NICs: []string{"nic-n"}}
-	devices := DeviceView{Known: map[Device]DeviceMemory{{NIC: true, Name: "n"}: {Applied: true}}, Wires: map[string]Wire{"n": {Definition: "same"}}}
+	devices := DeviceView{Times: DeviceTimes{Keep: time.Minute}, Known: map[Device]DeviceMemory{{NIC: true, Name: "n"}: {Applied: true}}, Wires: map[string]Wire{"n": {Definition: "same"}}}
 	for _, c := range []struct {
 		name    string
 		desired machine.Desired
@@ -48,6 +48,19 @@ func TestPlansSayWhatIsStillNeeded(t *testing.T) {
 		wait    time.Duration
 	}{
 		{name: "a new machine is prepared, launched, created and booted", desired: full, process: ProcessNone, steps: with("vmm.launch", "vmm.create", "vmm.boot")},
+		{
+			name: "what a machine was told to let go of goes before it starts", desired: full, process: ProcessNone,
+			record: machine.Record{
+				Volumes: map[string]machine.VolumeRecord{"far": {Handle: "h", Remote: true, Held: true}, "kept": {Handle: "k", RetiredAt: now}},
+				NICs:    map[string]machine.NICRecord{"old": {Plugin: "p"}},
+			},
+			steps: []string{"volume.release(far)", "nic.release(old)"}, wait: time.Minute,
+		},
+		{
+			name: "what is kept for a while does not keep it from starting", desired: full, process: ProcessNone,
+			record: machine.Record{Volumes: map[string]machine.VolumeRecord{"kept": {Handle: "k", RetiredAt: now}}},
+			steps:  with("vmm.launch", "vmm.create", "vmm.boot"),
+		},
 		{name: "a running machine needs nothing", desired: full, record: record(machine.VMMRecord{}), process: ProcessAlive, vm: vmm.StateRunning},
 		{name: "a VMM without a VM gets one", desired: full, record: record(machine.VMMRecord{}), process: ProcessAlive, vm: vmm.StateEmpty, steps: with("vmm.create", "vmm.boot")},
 		{name: "a VM that never ran is created anew if need be and booted", desired: full, record: record(machine.VMMRecord{}), process: ProcessAlive, vm: vmm.StateIdle, steps: with("vmm.create", "vmm.boot")},

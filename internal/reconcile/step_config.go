@@ -4,6 +4,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -60,16 +61,33 @@ func (r *Reconciler) vmConfig(ctx context.Context, m *machine.Machine) (vmm.Conf
 
 // bootFirst is the volumes in order, the boot volume moved to the front.
 func bootFirst(d *machine.Desired) []machine.Volume {
-	_, boot, ok := d.BootImage()
+	boot := bootVolume(d)
 	out := make([]machine.Volume, 0, len(d.Volumes))
 	for _, first := range []bool{true, false} {
 		for _, v := range d.Volumes {
-			if (ok && v.Name == boot) == first {
+			if (v.Name == boot) == first {
 				out = append(out, v)
 			}
 		}
 	}
 	return out
+}
+
+// bootVolume names the volume that a guest boots from: the local disk that begins as an image, else the one with the
+// first device name. The order of the list says little: a volume that is taken out and put in again, as a client does
+// when a key is changed, comes last in it.
+func bootVolume(d *machine.Desired) string {
+	if _, name, ok := d.BootImage(); ok {
+		return name
+	}
+	var boot machine.Volume
+	for i, v := range d.Volumes {
+		sooner := cmp.Or(cmp.Compare(len(v.Device), len(boot.Device)), cmp.Compare(v.Device, boot.Device)) < 0
+		if i == 0 || sooner && v.Device != "" {
+			boot = v
+		}
+	}
+	return boot.Name
 }
 
 // vmDisk is a prepared volume as a VMM takes it.
