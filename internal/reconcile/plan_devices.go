@@ -177,7 +177,9 @@ func (p *devicePlan) volume(name string) {
 	want, wanted := p.Machine.Desired.Volume(name)
 	shown := p.run && slices.Contains(p.VM.Disks, dev.id())
 	given, fit := p.run && (rec.Given || shown), wanted && p.fits(name, rec)
-	if known && given && !fit {
+	// What the guest was asked to let go of it may yet let go of, although it is wanted again: that is seen through.
+	leaving := shown && slices.Contains(p.VM.Leaving, dev.id())
+	if known && given && (!fit || leaving) {
 		p.leave(dev, wanted, rec.Boot, shown, rec.AskedAt, StepVolumeDetach)
 		return
 	}
@@ -272,7 +274,8 @@ func (p *devicePlan) nic(name string) {
 	_, wanted := p.Machine.Desired.NIC(name)
 	shown := p.run && slices.Contains(p.VM.NICs, dev.id())
 	given, fit := p.run && (rec.Given || shown), wanted && p.sameNIC(name, rec)
-	if known && given && !fit {
+	leaving := shown && slices.Contains(p.VM.Leaving, dev.id())
+	if known && given && (!fit || leaving) {
 		p.leave(dev, wanted, false, shown, rec.AskedAt, StepNICDetach)
 		return
 	}

@@ -31,6 +31,7 @@ func TestPlansForOneVolumeSayWhatIsStillNeeded(t *testing.T) {
 		bytes int64
 		off   bool
 		plain bool
+		going bool // the VMM says that the guest was asked to let go
 		known DeviceMemory
 		steps []string
 		note  string
@@ -68,6 +69,8 @@ func TestPlansForOneVolumeSayWhatIsStillNeeded(t *testing.T) {
 		{name: "while the machine is off nothing of another server is held", want: &remote, off: true, rec: &machine.VolumeRecord{Identity: "far h", Remote: true, Handle: "h", Held: true}, steps: []string{"volume.release(v)"}},
 		{name: "not even what could not be made ready", want: &remote, off: true, rec: &machine.VolumeRecord{Identity: "far h", Remote: true, Held: true}, steps: []string{"volume.release(v)"}},
 		{name: "but data of the host stay ready", want: &local, off: true, rec: &made},
+		{name: "one that is wanted again although its guest may yet let go of it is seen through", want: &local, rec: with(given, func(r *machine.VolumeRecord) { r.AskedAt = ago(time.Minute) }), shown: in, going: true, known: DeviceMemory{Asked: ago(5 * time.Second)}, steps: []string{"volume.detach(v)"}},
+		{name: "one that is wanted again and that no guest was asked about stays", want: &local, rec: with(given, func(r *machine.VolumeRecord) { r.AskedAt = ago(time.Minute) }), shown: in},
 		{name: "what failed waits its time", want: &local, known: DeviceMemory{Block: Block{Until: now.Add(time.Second), Reason: "broken"}}, note: "broken", wait: time.Second},
 		{name: "a record of an older version is what is wanted", want: &local, rec: with(given, func(r *machine.VolumeRecord) { r.Identity = "" }), shown: in},
 	} {
@@ -85,6 +88,9 @@ func TestPlansForOneVolumeSayWhatIsStillNeeded(t *testing.T) {
 			}
 			if c.bytes > 0 {
 				v.VM.DiskBytes = map[string]int64{"disk-v": c.bytes}
+			}
+			if c.going {
+				v.VM.Leaving = c.shown
 			}
 			if c.off {
 				v.Process = ProcessNone
@@ -140,5 +146,23 @@ func TestAMachineBootsFromTheSameVolumeWhateverTheOrderOfItsList(t *testing.T) {
 				t.Errorf("order is %v", got)
 			}
 		})
+	}
+}
+
+func TestAWishTakenBackCountsOnceTheGuestIsAskedNoMore(t *testing.T) {
+	asked := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	local := near("v", 1)
+	m := &machine.Machine{Desired: machine.Desired{Volumes: []machine.Volume{local}}}
+	v := View{Machine: m, Process: ProcessAlive, VM: vmm.Observation{State: vmm.StateRunning, Disks: []string{"disk-v"}, Leaving: []string{"disk-v"}}}
+	v.Media = map[string]string{"v": volumes{}.Identity(local)}
+	rec := machine.Record{Volumes: map[string]machine.VolumeRecord{"v": {Identity: "near", Given: true, AskedAt: asked, Attached: true}}}
+	attach(&rec, v)
+	if got := rec.Volumes["v"]; got.Attached || got.AskedAt.IsZero() {
+		t.Errorf("while it may yet go: %+v", got)
+	}
+	v.VM.Leaving = nil
+	attach(&rec, v)
+	if got := rec.Volumes["v"]; !got.Attached || !got.AskedAt.IsZero() {
+		t.Errorf("once it stays: %+v", got)
 	}
 }

@@ -87,8 +87,9 @@ func attach(rec *machine.Record, v View) {
 	for name, vol := range rec.Volumes {
 		_, wanted := d.Volume(name)
 		fit, id := wanted && v.fits(name, vol), Device{Name: name}.id()
-		vol.Attached = fit && vol.Given && slices.Contains(v.VM.Disks, id)
-		if fit { // a wish that was taken back
+		leaving := slices.Contains(v.VM.Leaving, id)
+		vol.Attached = fit && vol.Given && !leaving && slices.Contains(v.VM.Disks, id)
+		if fit && !leaving { // a wish that was taken back
 			vol.AskedAt = time.Time{}
 		}
 		if bytes, told := v.VM.DiskBytes[id]; told && vol.Given {
@@ -99,8 +100,10 @@ func attach(rec *machine.Record, v View) {
 	for name, nic := range rec.NICs {
 		_, wanted := d.NIC(name)
 		fit := wanted && v.sameNIC(name, nic)
-		nic.Attached = fit && nic.Given && slices.Contains(v.VM.NICs, Device{NIC: true, Name: name}.id())
-		if fit {
+		id := Device{NIC: true, Name: name}.id()
+		leaving := slices.Contains(v.VM.Leaving, id)
+		nic.Attached = fit && nic.Given && !leaving && slices.Contains(v.VM.NICs, id)
+		if fit && !leaving {
 			nic.AskedAt = time.Time{}
 		}
 		rec.NICs[name] = nic
