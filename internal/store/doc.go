@@ -15,7 +15,7 @@
 // state.journal is a ring of records in blocks of 4 KiB that were written once when it was made, so that a record
 // costs one write and one sync of data alone. A record has a magic number, a format version, the identity of the store,
 // a sequence number, a table of what it changes, the encoded halves, and a CRC-32C of each part. A second after a
-// write, or when a quarter of the journal has been written, a checkpoint brings everything into state.db in the
+// write, or when half of the journal has been written, a checkpoint brings everything into state.db in the
 // background; its last transaction notes up to which number state.db has it all, and only then may the ring write
 // over those records. Opening replays the records with higher numbers, wherever they lie: numbers only rise, so an
 // old record never comes back. Closing makes a checkpoint, so that state.db alone is complete.

@@ -111,6 +111,10 @@ func (s *Store) openJournal() error {
 			"%s is damaged and left as it is; restore it, or move it away to go on without the newest writes, with %s alone: %w",
 			s.journalPath(), s.path(), err)
 	}
+	if j.doubtful >= 0 {
+		s.log.Warn("the last record of the journal is not whole; it was being written when the daemon or the host stopped, and was never acknowledged",
+			"record", j.sequence+1, "offset", j.doubtful)
+	}
 	if !s.backlog.empty() {
 		s.log.Info("store found writes in its journal", "objects", len(s.backlog.objects), "bytes", s.backlog.bytes)
 	}

@@ -80,7 +80,7 @@ func (s *Store) write() {
 				return
 			}
 			s.process(s.gather(first))
-			if s.journal.fresh > s.journal.size/4 && !s.health.lagging() {
+			if s.journal.fresh > s.journal.size/2 && !s.health.lagging() {
 				s.startCheckpoint()
 			}
 		case <-s.due:
