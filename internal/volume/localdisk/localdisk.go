@@ -329,7 +329,8 @@ func (p *Plugin) copyFrom(ctx context.Context, dst *os.File, image *volume.BootI
 		return "", err
 	}
 	if need := allocated(info); free < uint64(need)+spaceReserve {
-		return "", machine.Errorf(machine.Exhausted, "image needs %d bytes and a reserve of %d, %d are free", need, spaceReserve, free)
+		return "", machine.Errorf(machine.Exhausted, "copy of the image needs %d MiB, and %d MiB stay free for the store: %s has %d MiB",
+			need>>20+1, spaceReserve>>20, filepath.Dir(dst.Name()), free>>20)
 	}
 	method, err := p.copy(ctx, dst, src, info.Size())
 	if err != nil {

@@ -35,9 +35,14 @@ const toolTimeout = 30 * time.Second
 // errNoClone says that the file system cannot share blocks, and that an overlay is wanted then.
 var errNoClone = errors.New("the file system cannot clone files")
 
+var errNoTool = machine.Errorf(machine.FailedPrecondition, "overlays need qemu-img, which is not installed (Debian: qemu-utils)")
+
 // createOverlay makes a disk that holds only what differs from the image. Without hard links (the cache is on another
 // file system) it answers errors.ErrUnsupported, and the image has to be copied.
 func (p *Plugin) createOverlay(ctx context.Context, req volume.Request, size int64) error {
+	if _, err := exec.LookPath("qemu-img"); err != nil { // before the image gets a link in vain
+		return errNoTool
+	}
 	base, temp := filepath.Join(req.Dir, baseName), filepath.Join(req.Dir, overlayTempName)
 	for _, leftover := range []string{temp, base} { // of a killed call
 		if err := os.Remove(leftover); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -64,13 +69,16 @@ func (p *Plugin) createOverlay(ctx context.Context, req volume.Request, size int
 	return err
 }
 
+// lockedText is what QEMU says of a file that another process has open for writing ("Failed to get "write" lock").
+const lockedText = `"write" lock`
+
 // growOverlay enlarges an overlay that no VMM has open. One that is open is its VMM's to enlarge.
 func (p *Plugin) growOverlay(ctx context.Context, path string, have, want int64) (int64, error) {
 	if want <= have {
 		return have, nil
 	}
 	output, err := p.tool(ctx, "resize", "-q", "-f", "qcow2", path, strconv.FormatInt(want, 10))
-	if err != nil && strings.Contains(output, "lock") {
+	if err != nil && strings.Contains(output, lockedText) {
 		return have, nil
 	}
 	if err == nil {
@@ -92,7 +100,7 @@ func (p *Plugin) tool(ctx context.Context, args ...string) (output string, err e
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = cmd.Run()
 	if errors.Is(err, exec.ErrNotFound) {
-		return "", machine.Errorf(machine.FailedPrecondition, "overlays need qemu-img, which is not installed")
+		return "", errNoTool
 	}
 	if err != nil {
 		err = fmt.Errorf("qemu-img %s: %w: %s", args[0], err, strings.TrimSpace(out.String()))

@@ -131,6 +131,31 @@ func TestAnOverlayThatAVMMHasOpenIsLeftForItToGrow(t *testing.T) {
 	}
 }
 
+func TestOnlyALockMeansThatAVMMHasAnOverlayOpen(t *testing.T) {
+	p, err := New(Options{Overlays: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools := t.TempDir()
+	t.Setenv("PATH", tools+":"+os.Getenv("PATH"))
+	for text, held := range map[string]bool{
+		`qemu-img: Failed to get "write" lock`:                               true,
+		`qemu-img: Failed to get shared "write" lock`:                        true,
+		"qemu-img: /blocks/disk.qcow2: Could not resize: No space left":      false,
+		"qemu-img: Image locking is not possible, unlock the block device":   false,
+		"qemu-img: Could not open '/machines/padlock/disk.qcow2': I/O error": false,
+	} {
+		script := "#!/bin/sh\ncat >&2 <<'END'\n" + text + "\nEND\nexit 1\n"
+		if err := os.WriteFile(filepath.Join(tools, "qemu-img"), []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		size, err := p.growOverlay(t.Context(), "disk.qcow2", 1<<20, 2<<20)
+		if (err == nil) != held || held && size != 1<<20 {
+			t.Errorf("%s: %d, %v", text, size, err)
+		}
+	}
+}
+
 func TestWithoutHardLinksTheImageIsCopied(t *testing.T) {
 	p, image := overlays(t), noise(1, 1<<20)
 	req := request(t, 0, image)
