@@ -38,7 +38,8 @@ const (
 	fileSuffix  = ".json"
 )
 
-// load reads all files. Only a directory that cannot be read is an error.
+// load reads all files. One that is damaged, or of another version, is put aside. One that the host does not let be read
+// now is whole, as far as is known: that is an error, for what it says must not be decided anew.
 func (p *Plugin) load() error {
 	entries, err := os.ReadDir(p.o.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -50,9 +51,13 @@ func (p *Plugin) load() error {
 			continue
 		}
 		path := filepath.Join(p.o.Dir, e.Name())
-		f, err := readFile(path)
+		raw, err := os.ReadFile(path)
 		if err != nil {
-			p.log.Error("a network's file cannot be read; its guests get their addresses anew when they are looked at",
+			return err
+		}
+		f, err := parseFile(raw)
+		if err != nil {
+			p.log.Error("a network's file cannot be understood; its guests get their addresses anew when they are looked at",
 				"file", path, "error", err)
 			if err := os.Rename(path, path+".unreadable"); err != nil {
 				return err
@@ -73,12 +78,8 @@ func (p *Plugin) load() error {
 	return nil
 }
 
-func readFile(path string) (file, error) {
+func parseFile(raw []byte) (file, error) {
 	var f file
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return f, err
-	}
 	if err := json.Unmarshal(raw, &f); err != nil {
 		return f, err
 	}

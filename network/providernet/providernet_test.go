@@ -150,7 +150,21 @@ func TestNoTwoInterfacesHaveOneAddressAndEachKeepsItsOwn(t *testing.T) {
 	})
 }
 
-func TestAFileThatCannotBeReadIsPutAside(t *testing.T) {
+func TestAFileThatTheHostDoesNotGiveIsNotPutAside(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "lab.json")
+	if err := os.Symlink("lab.json", path); err != nil { // reading it fails, whoever tries
+		t.Fatal(err)
+	}
+	if _, err := New(Options{Dir: dir, Networks: map[string]Network{"lab": {Bridge: "br0"}}}); err == nil {
+		t.Error("the network begins anew, although its file is there")
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("the file is gone: %v", err)
+	}
+}
+
+func TestAFileThatCannotBeUnderstoodIsPutAside(t *testing.T) {
 	for name, content := range map[string]string{
 		"garbage": "{", "of a later version": `{"version": 2, "network": {"bridge": "br0"}}`, "without a bridge": `{"version": 1}`,
 	} {

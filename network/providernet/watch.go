@@ -173,8 +173,12 @@ func (s *segment) repair(ctx context.Context, pic picture, bridge rtnl.Link) {
 		if !ok || l.Master == bridge.Index {
 			continue
 		}
-		err := s.enslave(ctx, l.Index, l.Master, bridge)
-		s.plugin.log.Info("a tap was put back into its bridge", "tap", l.Name, "bridge", bridge.Name, "interface", ref.String(), "error", err)
+		log := s.plugin.log.With("tap", l.Name, "bridge", bridge.Name, "interface", ref.String())
+		if err := s.enslave(ctx, l.Index, l.Master, bridge); err != nil {
+			log.Warn("a tap cannot be put back into its bridge", "error", err)
+			continue
+		}
+		log.Info("a tap was put back into its bridge")
 	}
 }
 
