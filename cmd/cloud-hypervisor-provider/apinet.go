@@ -13,6 +13,7 @@ import (
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/observe/health"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network/apinet"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network/apinet/access"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/macvtap"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network/vfio"
 )
 
@@ -37,7 +38,8 @@ func newAPINet(cfg *config.Config, stateID string, log *slog.Logger) (*apinet.Pl
 		return nil, err
 	}
 	return apinet.New(apinet.Options{
-		Access: keys, Node: a.NodeName, Provider: iriserver.RuntimeName, StateID: stateID, Functions: functions, Logger: log,
+		Access: keys, Node: a.NodeName, Provider: iriserver.RuntimeName, StateID: stateID, Functions: functions,
+		Taps: macvtap.Kernel{}, Logger: log,
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/macvtap"
 )
 
 // Apply declares the interface. What cannot be changed in place is deleted, and declared again once it is gone.
@@ -105,8 +106,13 @@ func (p *Plugin) replace(ctx context.Context, client dynamic.Interface, o object
 	}, nil
 }
 
-// restore gives the PCI function of an interface back, also of one whose object somebody else deleted.
+// restore undoes on this host what was made for an interface, also for one whose object somebody else deleted.
 func (p *Plugin) restore(ctx context.Context, ref network.Ref) error {
+	if p.o.Taps != nil {
+		if err := p.o.Taps.Disconnect(ctx, Name, ref); err != nil {
+			return fmt.Errorf("disconnect %s from its tap: %w", ref, err)
+		}
+	}
 	if p.o.Functions == nil {
 		return nil
 	}
@@ -142,16 +148,36 @@ func (p *Plugin) remove(ctx context.Context, client dynamic.Interface, o object)
 	return nil
 }
 
-// result reads an object's status, and takes the PCI function that it names.
+// result reads an object's status, and makes ready what it names.
 func (p *Plugin) result(ctx context.Context, o object, mac string) (network.Result, error) {
 	r := p.status(o)
 	r.MAC = mac
-	if r.Backend != network.BackendPCI {
-		return r, nil
+	switch {
+	case r.Backend == network.BackendPCI:
+		if err := p.o.Functions.Bind(ctx, o.pci, o.ref().String()); err != nil {
+			return network.Result{}, fmt.Errorf("bind PCI function %s: %w", o.pci, err)
+		}
+	case r.Backend == network.BackendTap && p.o.Taps != nil:
+		return p.connect(ctx, o, r)
 	}
-	if err := p.o.Functions.Bind(ctx, o.pci, o.ref().String()); err != nil {
-		return network.Result{}, fmt.Errorf("bind PCI function %s: %w", o.pci, err)
+	return r, nil
+}
+
+func (p *Plugin) connect(ctx context.Context, o object, r network.Result) (network.Result, error) {
+	tap, err := p.o.Taps.Connect(ctx, o.tap, Name, o.ref(), r.MAC)
+	failed := network.Result{Handle: r.Handle, MAC: r.MAC}
+	switch {
+	case errors.Is(err, macvtap.ErrNoDevice):
+		failed.State, failed.Reason = network.StatePending, "DeviceMissing"
+		failed.Message = fmt.Sprintf("ironcore-net names tap %q, which this host does not have", o.tap)
+		return failed, nil
+	case errors.Is(err, macvtap.ErrNotOwner):
+		failed.State, failed.Reason, failed.Message = network.StateFailed, "DeviceForeign", err.Error()
+		return failed, nil
+	case err != nil:
+		return network.Result{}, fmt.Errorf("connect to tap %s: %w", o.tap, err)
 	}
+	r.Tap = tap
 	return r, nil
 }
 
@@ -193,8 +219,11 @@ func (p *Plugin) Observe(ctx context.Context, ref network.Ref) (network.Result, 
 	case len(objects) == 0:
 		return network.Result{State: network.StateAbsent}, nil
 	}
-	o := objects[0]
-	return p.status(o), nil
+	r := p.status(objects[0])
+	if r.Backend == network.BackendTap && p.o.Taps != nil {
+		r.Tap = p.o.Taps.Find(ctx, r.Tap, Name, ref)
+	}
+	return r, nil
 }
 
 // Delete asks for the end of the interface's object and tells when it is gone. Without a complete list nothing is

@@ -34,6 +34,17 @@ type Functions interface {
 	Restore(ctx context.Context, owner string) error
 }
 
+// Taps gives VMMs what they can open. Its scheme is Name.
+type Taps interface {
+	// Connect returns the tap that a VMM can open to be at the device that the network named, whose address is mac.
+	// Idempotent. macvtap.ErrNoDevice, macvtap.ErrNotOwner.
+	Connect(ctx context.Context, device, scheme string, ref network.Ref, mac string) (tap string, err error)
+	// Find returns the tap that Connect returned, and changes nothing.
+	Find(ctx context.Context, device, scheme string, ref network.Ref) (tap string)
+	// Disconnect removes what Connect made for an interface; nil if that is nothing.
+	Disconnect(ctx context.Context, scheme string, ref network.Ref) error
+}
+
 // Options is what the plugin is made of.
 type Options struct {
 	Access Access
@@ -46,7 +57,9 @@ type Options struct {
 	StateID string
 	// Functions is needed where networks hand out PCI functions; without it such an interface fails, saying so.
 	Functions Functions
-	Logger    *slog.Logger // default: none
+	// Taps is needed where the data plane holds the taps that it hands out; without it they are given to VMMs as they are.
+	Taps   Taps
+	Logger *slog.Logger // default: none
 }
 
 // Plugin implements network.Plugin. Run must be running.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/network"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/macvtap"
 )
 
 const machineID = "11111111-1111-4111-8111-111111111111"
@@ -181,6 +182,58 @@ func TestAPCIFunctionStaysTakenUntilItsInterfaceIsDeleted(t *testing.T) {
 	})
 	if left, err := p.Delete(t.Context(), request().Ref()); err != nil || left.State != network.StateAbsent || len(bus.taken) != 0 {
 		t.Errorf("Delete = %+v, %v; bus %v", left, err, bus.taken)
+	}
+}
+
+// taps are imaginary: the device that each tap is on top of.
+type taps struct {
+	made map[string]string
+	err  error
+}
+
+func (h *taps) Connect(_ context.Context, device, scheme string, ref network.Ref, mac string) (string, error) {
+	if h.err != nil || mac == "" {
+		return "", errors.Join(h.err, errors.New(mac))
+	}
+	h.made[scheme+"://"+ref.String()] = device
+	return "over-" + device, nil
+}
+
+func (h *taps) Find(_ context.Context, device, scheme string, ref network.Ref) string {
+	if h.made[scheme+"://"+ref.String()] == device {
+		return "over-" + device
+	}
+	return device
+}
+
+func (h *taps) Disconnect(_ context.Context, scheme string, ref network.Ref) error {
+	delete(h.made, scheme+"://"+ref.String())
+	return nil
+}
+
+func TestATapOfTheDataPlaneIsConnectedToAndLetGo(t *testing.T) {
+	a, host := newAPI(t), &taps{made: map[string]string{}, err: macvtap.ErrNoDevice}
+	p := ready(t, start(t, Options{Access: a, Taps: host}))
+	apply(t, p, request())
+	a.report(map[string]any{"state": "Ready", "tapDevice": map[string]any{"name": "dtap7"}})
+	eventually(t, "the device is missing", func() bool { return apply(t, p, request()).Reason == "DeviceMissing" })
+	host.err = macvtap.ErrNotOwner
+	if r := apply(t, p, request()); r.State != network.StateFailed || r.Reason != "DeviceForeign" || r.Tap != "" || r.Backend != "" {
+		t.Errorf("a foreign device: %+v", r)
+	}
+	host.err = nil
+	if r := apply(t, p, request()); r.State != network.StateReady || r.Tap != "over-dtap7" {
+		t.Errorf("connected: %+v", r)
+	}
+	if r, err := p.Observe(t.Context(), request().Ref()); err != nil || r.Tap != "over-dtap7" {
+		t.Errorf("Observe = %+v, %v", r, err)
+	}
+	eventually(t, "the interface is gone", func() bool {
+		left, err := p.Delete(t.Context(), request().Ref())
+		return err == nil && left.State == network.StateAbsent
+	})
+	if len(host.made) > 0 {
+		t.Errorf("left: %v", host.made)
 	}
 }
 

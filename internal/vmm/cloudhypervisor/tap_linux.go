@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/macvtap"
 )
 
 const tunDevice = "/dev/net/tun"
@@ -22,6 +24,9 @@ func openTap(name string, queues int) (files []*os.File, err error) {
 		return nil, fmt.Errorf("%w: %w", ErrTapByName, err)
 	} else if !exists {
 		return nil, ErrNoTap
+	}
+	if files, ok, err := macvtap.Open(name, queues); ok || err != nil {
+		return files, err
 	}
 	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
 	if queues > 0 {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/network/macvtap"
 )
 
 // Devices of the host's kernel.
@@ -31,6 +32,11 @@ func openTap(name string, queues int) (files []*os.File, err error) {
 	// Without this, opening would make a tap that goes with its last descriptor.
 	if _, err := os.Stat("/sys/class/net/" + name); err != nil {
 		return nil, machine.Wrap(machine.FailedPrecondition, err, "look for tap "+name)
+	}
+	if files, ok, err := macvtap.Open(name, queues); err != nil {
+		return nil, machine.Wrap(machine.FailedPrecondition, err, "open tap "+name)
+	} else if ok {
+		return files, nil
 	}
 	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
 	if queues > 0 {

@@ -74,6 +74,8 @@ func parseLink(b []byte) (Link, bool) {
 			l.Alias = text(a.value)
 		case unix.IFLA_MASTER:
 			l.Master = value(a.value)
+		case unix.IFLA_LINK:
+			l.Lower = value(a.value)
 		case unix.IFLA_MTU:
 			l.MTU = value(a.value)
 		case unix.IFLA_ADDRESS:

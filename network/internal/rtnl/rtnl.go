@@ -13,7 +13,8 @@ type Link struct {
 	Index  int
 	Name   string
 	Alias  string
-	Kind   string // "bridge", "tun", "veth"; empty for hardware
+	Kind   string // "bridge", "tun", "veth", "macvtap"; empty for hardware
+	Lower  int    // index of the device that it is on top of; 0 = none
 	Master int    // index of the bridge or bond it belongs to; 0 = none
 	MTU    int
 	MAC    net.HardwareAddr

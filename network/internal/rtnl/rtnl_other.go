@@ -29,6 +29,9 @@ func SetPort(context.Context, int, Port) error { return errLinux }
 // AddBridge fails.
 func AddBridge(context.Context, string, net.HardwareAddr) error { return errLinux }
 
+// AddMacvtap fails.
+func AddMacvtap(context.Context, string, int, net.HardwareAddr) error { return errLinux }
+
 // Delete fails.
 func Delete(context.Context, int) error { return errLinux }
 
