@@ -121,10 +121,14 @@ func (s *Server) UpdateVolume(ctx context.Context, req *iri.UpdateVolumeRequest)
 // sectorSize is what sizes of disks are rounded up to, in bytes.
 const sectorSize = 512
 
-// checkUpdate refuses what no volume can become: of another kind, or smaller than it is or was to be.
+// checkUpdate refuses what no volume can become: of another kind, begun as another image, or smaller than it is or was to
+// be. An image is what a disk began as: to take another would be to throw the disk away.
 func checkUpdate(old, v machine.Volume, made int64) error {
 	if (old.LocalDisk == nil) != (v.LocalDisk == nil) {
 		return machine.InvalidField("volume", "a local disk cannot become a connection, nor the other way round")
+	}
+	if v.LocalDisk != nil && imageOf(v) != imageOf(old) {
+		return machine.InvalidField("volume.local_disk.image", "%q cannot become %q: a disk keeps the image that it began as; attach another volume instead", imageOf(old), imageOf(v))
 	}
 	size, was := volume.WantedBytes(v), volume.WantedBytes(old)
 	field := "volume.local_disk.size_bytes"
@@ -141,6 +145,14 @@ func checkUpdate(old, v machine.Volume, made int64) error {
 		return machine.InvalidField(field, "%d is less than the %d bytes that the volume has; volumes do not shrink", size, made)
 	}
 	return nil
+}
+
+// imageOf returns the image that a local disk begins as; empty = none.
+func imageOf(v machine.Volume) string {
+	if v.LocalDisk.Image == nil {
+		return ""
+	}
+	return *v.LocalDisk.Image
 }
 
 // AttachNetworkInterface adds a network interface, behind those that are there.

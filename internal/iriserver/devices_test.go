@@ -82,6 +82,38 @@ func TestAVolumeIsNeverSmallerThanItWasMade(t *testing.T) {
 	}
 }
 
+func TestADiskKeepsTheImageThatItBeganAs(t *testing.T) {
+	r := newRig(t, nil)
+	m := r.new("u")
+	answer, err := r.client.CreateMachine(t.Context(), &iri.CreateMachineRequest{Machine: m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, root, scratch := answer.Machine.Metadata.Id, m.Spec.Volumes[0], m.Spec.Volumes[1]
+	update := func(v *iri.Volume, image *iri.ImageSpec) error {
+		v.LocalDisk.Image = image
+		_, err := r.client.UpdateVolume(t.Context(), &iri.UpdateVolumeRequest{MachineId: id, Volume: v})
+		return err
+	}
+	was := root.LocalDisk.Image
+	for name, err := range map[string]error{
+		"another image":             update(root, &iri.ImageSpec{Image: "registry.example/image:2"}),
+		"no image any more":         update(root, nil),
+		"an image for an empty one": update(scratch, was),
+	} {
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "volume.local_disk.image") || !strings.Contains(err.Error(), "attach another volume instead") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	root.LocalDisk.SizeBytes = 8 << 30
+	if err := update(root, was); err != nil {
+		t.Error(err)
+	}
+	if stored, err := r.store.Get(id); err != nil || *stored.Desired.Volumes[0].LocalDisk.Image != was.Image {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestDevicesThatAreAttachedAtOnceAreAllThere(t *testing.T) {
 	r := newRig(t, nil)
 	answer, err := r.client.CreateMachine(t.Context(), &iri.CreateMachineRequest{Machine: r.new("u")})
