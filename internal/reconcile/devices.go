@@ -246,7 +246,8 @@ func (r *Reconciler) block(m *machine.Machine, step Step, failure error) {
 			"retry_in", now.Until.Sub(r.o.Now()))
 		r.o.Events.Event(m, Warning, "StepFailed", actions[step.Name], fmt.Sprintf("%s: %s", step, failure))
 	case before.Reason != now.Reason || before.Message != now.Message:
-		r.o.Logger.Info("device waits", "machine", m.ID, "step", step.Name, "target", step.Target, "reason", now.Reason)
+		r.o.Logger.Info("device waits", "machine", m.ID, "step", step.Name, "target", step.Target, "reason", now.Reason,
+			"message", now.Message)
 		r.o.Events.Event(m, Warning, now.Reason, actions[step.Name], step.Target+": "+now.Message)
 	}
 }

@@ -394,6 +394,25 @@ func TestAnInterfaceKeepsItsDeviceAndHandleAsLongAsItCan(t *testing.T) {
 	d.finish()
 }
 
+func TestAMachineThatIsPoweredOnAndWaitsForAnInterfaceIsPendingAndTellsWhy(t *testing.T) {
+	h, d := running(t, func(_ *host, d *daemon) { d.tweak = func(o *Options) { o.Resync = time.Hour } })
+	d.want(one, func(want *machine.Desired) { want.Power = machine.PowerOff })
+	d.until("off", one, func(m *machine.Machine) bool { return m.Record.State == machine.Suspended })
+	ref := network.Ref{MachineID: one, Name: "primary"}
+	h.wire(ref, network.Result{State: network.StateFailed, Reason: "BridgeMissing", Message: "bridge br0 does not exist"})
+	d.want(one, func(want *machine.Desired) { want.Power = machine.PowerOn })
+	d.until("waiting", one, func(m *machine.Machine) bool {
+		c := ready(m)
+		return c.Reason == "BridgeMissing" && c.Message == "primary: bridge br0 does not exist" && m.Record.State == machine.Pending
+	})
+	if !d.told.has("BridgeMissing") {
+		t.Errorf("no event tells why the machine waits: %v", d.told.reasons)
+	}
+	h.wire(ref, network.Result{State: network.StateReady})
+	d.running(one)
+	d.finish()
+}
+
 func TestAnInterfaceThatIsNotReadyIsWokenByItsPlugin(t *testing.T) {
 	h, d := running(t, func(_ *host, d *daemon) { d.tweak = func(o *Options) { o.Resync = time.Hour } })
 	ref := network.Ref{MachineID: one, Name: "extra"}

@@ -72,6 +72,9 @@ type guest struct {
 	boots  int
 	events []chan vmm.Event
 
+	problem string           // why it is paused
+	tries   int              // to let it go on all the same
+	heals   bool             // the next try does it
 	leaving map[string]bool  // devices that it was asked to let go of
 	bytes   map[string]int64 // sizes of disks that it was told, by id
 }
@@ -195,6 +198,7 @@ func (v *vm) Inspect(context.Context) (o vmm.Observation, err error) {
 		if g.state != vmm.StateEmpty {
 			o.MachineID = v.id
 		}
+		o.Problem = g.problem
 		if v.h.identity != "" {
 			o.MachineID = v.h.identity
 		}
@@ -229,6 +233,15 @@ func (v *vm) Create(_ context.Context, cfg vmm.Config) error {
 
 func (v *vm) Boot(context.Context) error {
 	return v.call("boot", func(g *guest) error {
+		if g.problem != "" { // it goes on, asks for the same, and is paused again
+			g.tries++
+			if !g.heals {
+				v.h.tell(g, vmm.EventProblem)
+				return nil
+			}
+			g.problem, g.state = "", vmm.StateRunning
+			return nil
+		}
 		if g.state != vmm.StateRunning {
 			g.state = vmm.StateRunning
 			g.boots++

@@ -28,6 +28,7 @@ const (
 	StepVolumeRelease   StepName = "volume.release"
 	StepNICAttach       StepName = "nic.attach"
 	StepNICDetach       StepName = "nic.detach"
+	StepGuestResume     StepName = "guest.resume"
 	StepGuestStopped    StepName = "guest.stopped"
 	StepShutdownBegin   StepName = "shutdown.begin"
 	StepShutdownCancel  StepName = "shutdown.cancel"
@@ -47,7 +48,7 @@ func StepNames() []StepName {
 	return []StepName{
 		StepImageResolve, StepVolumePrepare, StepNICPrepare, StepVMMLaunch, StepVMMCreate, StepVMMBoot,
 		StepVolumeAttach, StepVolumeResize, StepVolumeDetach, StepVolumeRelease, StepNICAttach, StepNICDetach,
-		StepGuestStopped, StepShutdownBegin, StepShutdownCancel, StepGuestShutdown, StepPowerButton,
+		StepGuestResume, StepGuestStopped, StepShutdownBegin, StepShutdownCancel, StepGuestShutdown, StepPowerButton,
 		StepVMMStop, StepVMMKill, StepVMMReap, StepNICRelease, StepVolumeDelete, StepDirectoryRemove, StepRecordRemove,
 	}
 }
@@ -80,6 +81,7 @@ type View struct {
 	Agent   bool            // guests are asked by their agent first
 	Now     time.Time
 	DeviceView
+	Resumed time.Time // when a guest that its VMM had paused was last let go on, in this life of the daemon
 }
 
 // Plan is what to do next. An empty one means that the host agrees.
@@ -96,6 +98,8 @@ type Plan struct {
 const (
 	// stopPatience is how long a VMM may take to end after it was asked; it ends in 0.1–0.3 s when it is well.
 	stopPatience = 10 * time.Second
+	// resumeInterval is between two tries to let a paused guest go on.
+	resumeInterval = 10 * time.Second
 	// spawnPatience is how long a process may take to appear under its marker after the intent was recorded.
 	spawnPatience = 3 * time.Second
 )
@@ -193,7 +197,19 @@ func planRun(v View) Plan {
 		// Half-created by an earlier try is put right by create.
 		return Plan{Steps: append(planPrepare(v), Step{Name: StepVMMCreate}, Step{Name: StepVMMBoot})}
 	}
-	return Plan{Steps: []Step{{Name: StepVMMBoot}}}
+	return planPaused(v)
+}
+
+// planPaused lets a guest go on. One that its VMM paused, since the host could not do what it asked for, may be paused
+// again at once, so it is tried only now and then.
+func planPaused(v View) Plan {
+	if v.VM.Problem == "" {
+		return Plan{Steps: []Step{{Name: StepVMMBoot}}}
+	}
+	if left := v.Resumed.Add(resumeInterval).Sub(v.Now); left > 0 && left <= resumeInterval {
+		return Plan{Wait: left}
+	}
+	return Plan{Steps: []Step{{Name: StepGuestResume}}}
 }
 
 // restartWait is how long a restart has to wait. More than any delay is means that the clock was set back.

@@ -320,7 +320,7 @@ func (r *Reconciler) run(ctx context.Context, planned *machine.Machine, steps []
 		r.o.Observe(step.Name, took, err)
 		var pending *pendingError
 		if errors.As(err, &pending) {
-			return pending.wait, r.progress(ctx, id, pending)
+			return pending.wait, r.progress(ctx, id, step, pending)
 		}
 		if err != nil {
 			return 0, r.report(ctx, id, string(step.Name), fmt.Errorf("%s: %w", step, err))

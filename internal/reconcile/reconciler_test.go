@@ -170,6 +170,17 @@ func drive(t *testing.T, d *daemon, h *host, reached chan struct{}) {
 			return
 		}
 	}
+	h.with(t, one, func(g *guest) {
+		g.state, g.problem, g.heals = vmm.StatePaused, "full", true
+		h.tell(g, vmm.EventProblem)
+	})
+	if settle("let go on after it was paused", func(*machine.Machine) bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.guests[one].state == vmm.StateRunning
+	}) {
+		return
+	}
 	h.with(t, one, func(g *guest) { g.state = vmm.StateIdle; h.tell(g, vmm.EventGuestStopped) })
 	if settle("restarted after the guest stopped", func(m *machine.Machine) bool { return up(m) && m.Record.Restarts == 1 }) {
 		return

@@ -31,17 +31,24 @@ type session struct {
 	driver vmm.Driver
 	ref    vmm.Ref
 
-	mu     sync.Mutex
-	vm     vmm.VM // nil until connected
-	short  int    // connections in a row that did not last
-	closed chan struct{}
-	once   sync.Once
+	mu      sync.Mutex
+	vm      vmm.VM    // nil until connected
+	resumed time.Time // when its paused guest was last let go on
+	short   int       // connections in a row that did not last
+	closed  chan struct{}
+	once    sync.Once
 }
 
 func (s *session) connected() vmm.VM {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.vm
+}
+
+func (s *session) lastResumed() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.resumed
 }
 
 func (s *session) close() {
@@ -162,6 +169,8 @@ func (r *Reconciler) guestEvent(id string, ev vmm.Event) {
 	switch ev.Kind {
 	case vmm.EventGuestReset:
 		r.o.Events.Event(m, Normal, "GuestRebooted", "RebootGuest", "the guest rebooted")
+	case vmm.EventProblem:
+		r.o.Events.Event(m, Warning, "GuestPaused", "WatchGuest", paused(ev.Reason))
 	case vmm.EventGuestPanicked:
 		r.o.Events.Event(m, Warning, "GuestPanicked", "WatchGuest", "the guest's kernel panicked")
 	}
@@ -235,7 +244,7 @@ func (r *Reconciler) observeVMM(ctx context.Context, m *machine.Machine) (View, 
 	obs, err := r.inspect(ctx, m.ID, s)
 	switch {
 	case err == nil:
-		v.VM = obs
+		v.VM, v.Resumed = obs, s.lastResumed()
 		_, v.Plugger = s.connected().(vmm.Plugger)
 		return v, nil
 	case s.ended():

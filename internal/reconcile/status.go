@@ -54,6 +54,9 @@ func applyStatus(rec *machine.Record, v View, now time.Time) {
 			c.Reason, c.Message = "RestartDelayed", fmt.Sprintf("%s; restart %d waits%s", rec.Exit.Reason, rec.Restarts, printed(rec.Exit.Output))
 		}
 	}
+	if running && v.VM.State == vmm.StatePaused && v.VM.Problem != "" {
+		c.Status, c.Reason, c.Message = machine.ConditionFalse, "GuestPaused", paused(v.VM.Problem)
+	}
 	if rec.Shutdown != nil && v.Process == ProcessAlive {
 		c.Status = machine.ConditionFalse
 		c.Reason, c.Message = shutdownCondition(rec.Shutdown)
@@ -123,13 +126,22 @@ func (r *Reconciler) report(ctx context.Context, id, where string, failure error
 	return errors.Join(failure, r.show(ctx, m, where, failure.Error()))
 }
 
-// progress shows what a machine waits for.
-func (r *Reconciler) progress(ctx context.Context, id string, p *pendingError) error {
+// progress shows what a machine waits for. A device for which it waits is named, and told of in an event: that the
+// machine is pending would not say why.
+func (r *Reconciler) progress(ctx context.Context, id string, step Step, p *pendingError) error {
 	m, err := r.o.Store.Get(id)
 	if err != nil {
 		return err
 	}
-	return r.show(ctx, m, p.reason, p.message)
+	if step.Target == "" {
+		return r.show(ctx, m, p.reason, p.message)
+	}
+	message := step.Target + ": " + p.message
+	if before := m.Record.Condition(ConditionReady); before == nil || before.Reason != p.reason { // a message may change all the time
+		r.o.Logger.Info("machine waits", "machine", id, "step", step.Name, "target", step.Target, "reason", p.reason, "message", p.message)
+		r.o.Events.Event(m, Warning, p.reason, actions[step.Name], message)
+	}
+	return r.show(ctx, m, p.reason, message)
 }
 
 func (r *Reconciler) show(ctx context.Context, m *machine.Machine, reason, message string) error {
@@ -140,7 +152,7 @@ func (r *Reconciler) show(ctx context.Context, m *machine.Machine, reason, messa
 		switch {
 		case m.Desired.Deleting():
 			rec.State = machine.Terminating
-		case rec.State == "":
+		case rec.State == "", rec.State == machine.Suspended && m.Desired.Power == machine.PowerOn && !m.IsKeptOff():
 			rec.State = machine.Pending
 		}
 		rec.SetCondition(machine.Condition{

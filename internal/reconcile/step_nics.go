@@ -63,7 +63,7 @@ func (r *Reconciler) prepareNIC(ctx context.Context, m *machine.Machine, name st
 	}
 	if result.State != network.StateReady {
 		return &pendingError{
-			reason: cmp.Or(result.Reason, "NetworkInterfaceNotReady"), message: name + ": " + result.Message, wait: r.o.Resync,
+			reason: cmp.Or(result.Reason, "NetworkInterfaceNotReady"), message: result.Message, wait: r.o.Resync,
 		}
 	}
 	r.withDevices(m.ID, func(d *devices) { d.applied[name] = result })
@@ -162,7 +162,7 @@ func (r *Reconciler) removeNIC(ctx context.Context, m *machine.Machine, plugin, 
 	}
 	if left.State != network.StateAbsent {
 		return &pendingError{
-			reason: cmp.Or(left.Reason, "NetworkInterfaceLeaving"), message: name + ": " + left.Message, wait: r.o.Resync,
+			reason: cmp.Or(left.Reason, "NetworkInterfaceLeaving"), message: left.Message, wait: r.o.Resync,
 		}
 	}
 	return nil

@@ -134,6 +134,25 @@ func (r *Reconciler) boot(ctx context.Context, m *machine.Machine) error {
 	return nil
 }
 
+// resume lets a guest go on that its VMM paused. That it worked is seen by the next look.
+func (r *Reconciler) resume(ctx context.Context, m *machine.Machine) error {
+	vm, err := r.living(ctx, m.ID)
+	if err != nil {
+		return err
+	}
+	if s := r.session(m.ID); s != nil {
+		s.mu.Lock()
+		s.resumed = r.o.Now()
+		s.mu.Unlock()
+	}
+	return vm.Boot(ctx)
+}
+
+// paused says why a guest stands still, and until when.
+func paused(problem string) string {
+	return "the hypervisor paused the guest: " + problem + "; it goes on once that is over"
+}
+
 // guestStopped notes that the guest went down by itself. What follows is policy: it is started again, as
 // libvirt-provider does, with a delay that grows when it happens again and again.
 func (r *Reconciler) guestStopped(ctx context.Context, m *machine.Machine) error {

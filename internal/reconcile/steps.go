@@ -65,6 +65,8 @@ func (r *Reconciler) act(ctx context.Context, m *machine.Machine, s Step) error 
 		return r.attachNIC(ctx, m, s.Target)
 	case StepNICDetach:
 		return r.detachNIC(ctx, m, s.Target)
+	case StepGuestResume:
+		return r.resume(ctx, m)
 	case StepGuestStopped:
 		return r.guestStopped(ctx, m)
 	case StepShutdownBegin:

@@ -38,7 +38,7 @@ func TestAKillOfTheDaemonAtAnyStepConverges(t *testing.T) {
 	for _, step := range reconcile.StepNames() {
 		switch step {
 		// These need a guest that misbehaves or has an agent, or a change of mind; see package reconcile.
-		case reconcile.StepGuestStopped, reconcile.StepVMMKill, reconcile.StepGuestShutdown, reconcile.StepShutdownCancel:
+		case reconcile.StepGuestResume, reconcile.StepGuestStopped, reconcile.StepVMMKill, reconcile.StepGuestShutdown, reconcile.StepShutdownCancel:
 		default:
 			points = append(points, string(step)+":before", string(step)+":after")
 		}
