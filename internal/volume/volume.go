@@ -21,7 +21,9 @@ type Plugin interface {
 	// Validate checks what can be known without acting; machine.Invalid errors name the field below "field".
 	Validate(field string, v machine.Volume) error
 	// Identity is equal for two definitions of a volume if they mean the same medium, reached in the same way: a guest
-	// can then go from one to the other by a change of size at most. It holds no secret, but may hold a hash of one.
+	// can then go from one to the other by a change of size at most. It holds no secret, but may hold a hash of one. It
+	// outlives this program: one that is made up in another way begins with another version, "v1 " and so on, and is
+	// compared by SameIdentity.
 	Identity(v machine.Volume) string
 	// Prepare makes the volume ready to be given to a VMM. Idempotent: it finishes what an earlier, killed call
 	// began, and a finished volume is returned as it is (grown when a larger size is asked for; never shrunk).

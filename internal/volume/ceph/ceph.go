@@ -23,7 +23,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -37,6 +36,8 @@ const Name = "ceph"
 
 // Daemons serve images to VMMs that cannot reach Ceph themselves.
 type Daemons interface {
+	// Adopt takes up the daemon that serves an export already, without a word to the cluster.
+	Adopt(ctx context.Context, e storagedaemon.Export) (served storagedaemon.Served, found bool, err error)
 	Serve(ctx context.Context, e storagedaemon.Export) (storagedaemon.Served, error)
 	Resize(ctx context.Context, ref volume.Ref, size int64) error
 	Stop(ctx context.Context, ref volume.Ref, dir string) error
@@ -105,25 +106,27 @@ func (p *Plugin) Validate(field string, v machine.Volume) error {
 	return err
 }
 
-// Identity holds all that decides which bytes are reached, and how. Keys go in as a hash.
+// Identity holds all that decides which bytes are reached, and how. Keys go in as a hash. Monitors are left out: they come
+// and go in the life of a cluster, and an open image learns of that by itself.
 func (p *Plugin) Identity(v machine.Volume) string {
+	const version = "v1"
 	image, err := parse("", v.Connection)
 	if err != nil {
-		return Name + " " + v.Name
+		return version + " " + v.Name
 	}
 	sum := sha256.New()
 	for _, part := range []string{image.User, image.Key, image.Passphrase, fmt.Sprint(image.Limits)} {
 		_, _ = fmt.Fprintf(sum, "%d:%s", len(part), part)
 	}
-	monitors := slices.Sorted(slices.Values(image.Monitors))
 	return strings.Join([]string{
-		Name, v.Connection.Handle, image.Pool + "/" + image.Name, strings.Join(monitors, ","), hex.EncodeToString(sum.Sum(nil)[:12]),
+		version, v.Connection.Handle, image.Pool + "/" + image.Name, hex.EncodeToString(sum.Sum(nil)[:12]),
 	}, " ")
 }
 
 // Prepare opens the image once, to see how large it is, and has it served where the hypervisor cannot reach it itself. One
 // that is smaller than what is asked for is made larger where it is served; QEMU does so itself. An encrypted one is left
-// as it is: whoever owns it resizes it. Errors are Invalid, FailedPrecondition for what the cluster refused, else
+// as it is: whoever owns it resizes it. An image that is served already, and large enough, is not asked for: a cluster that
+// is away must not keep its daemon from being watched over. Errors are Invalid, FailedPrecondition for what the cluster refused, else
 // Unavailable.
 func (p *Plugin) Prepare(ctx context.Context, req volume.Request) (volume.Prepared, error) {
 	image, err := parse("volume.connection", req.Volume.Connection)
@@ -137,26 +140,42 @@ func (p *Plugin) Prepare(ctx context.Context, req volume.Request) (volume.Prepar
 	if err := writeConfig(image.Config); err != nil {
 		return volume.Prepared{}, machine.Wrap(machine.Unavailable, err, "write the volume's ceph.conf")
 	}
-	ref := volume.Ref{MachineID: req.MachineID, Name: req.Volume.Name}
 	out := volume.Prepared{
 		Handle: req.Volume.Connection.Handle, Serial: machine.Serial(req.MachineID, req.Volume.Name, req.Volume.Device),
 		// Some versions of librbd take the size of an encrypted image with, some without its header: one that is resized by
 		// the other meaning is cut off.
 		Fixed: image.Passphrase != "",
 	}
-	out.SizeBytes, err = p.gate.open(ctx, image, p.o.Inspect)
+	if !p.o.Native {
+		return p.serve(ctx, req, image, out)
+	}
+	if out.SizeBytes, err = p.gate.open(ctx, image, p.o.Inspect); err != nil {
+		return volume.Prepared{}, err
+	}
+	out.RBD = &volume.RBD{
+		Monitors: image.Monitors, Pool: image.Pool, Image: image.Name, User: image.User, Key: image.Key,
+		Passphrase: image.Passphrase,
+	}
+	out.Limits = image.Limits
+	return out, nil
+}
+
+// serve has a storage daemon serve the image.
+func (p *Plugin) serve(ctx context.Context, req volume.Request, image Image, out volume.Prepared) (volume.Prepared, error) {
+	ref := volume.Ref{MachineID: req.MachineID, Name: req.Volume.Name}
+	export := p.export(ref, req, image)
+	served, found, err := p.o.Daemons.Adopt(ctx, export)
 	if err != nil {
 		return volume.Prepared{}, err
 	}
-	if p.o.Native {
-		out.RBD = &volume.RBD{
-			Monitors: image.Monitors, Pool: image.Pool, Image: image.Name, User: image.User, Key: image.Key,
-			Passphrase: image.Passphrase,
-		}
-		out.Limits = image.Limits
+	if found && served.SizeBytes >= volume.WantedBytes(req.Volume) {
+		out.VhostUser, out.SizeBytes = served.Socket, served.SizeBytes
 		return out, nil
 	}
-	served, err := p.o.Daemons.Serve(ctx, p.export(ref, req, image))
+	if out.SizeBytes, err = p.gate.open(ctx, image, p.o.Inspect); err != nil {
+		return volume.Prepared{}, err
+	}
+	served, err = p.o.Daemons.Serve(ctx, export)
 	if err != nil {
 		return volume.Prepared{}, err
 	}

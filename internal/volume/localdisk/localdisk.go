@@ -139,10 +139,11 @@ func (p *Plugin) Prepare(ctx context.Context, req volume.Request) (volume.Prepar
 
 // Identity tells apart what a disk begins as: of one image, another, or none.
 func (p *Plugin) Identity(v machine.Volume) string {
-	if v.LocalDisk == nil || v.LocalDisk.Image == nil {
-		return Name
+	const version = "v1"
+	if v.LocalDisk == nil || v.LocalDisk.Image == nil || *v.LocalDisk.Image == "" {
+		return version
 	}
-	return Name + " " + *v.LocalDisk.Image
+	return version + " " + *v.LocalDisk.Image
 }
 
 // Release has nothing to let go of: a disk is a file and nothing else.

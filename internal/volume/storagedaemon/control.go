@@ -30,6 +30,9 @@ const (
 // configureTimeout bounds what a daemon may take to open its medium; trying a passphrase takes seconds on purpose.
 const configureTimeout = 50 * time.Second
 
+// lookTimeout bounds what a daemon may take to say what it serves.
+const lookTimeout = 10 * time.Second
+
 func (m *Manager) control(ref volume.Ref) string { return filepath.Join(m.socketDir(ref), "control") }
 func (m *Manager) socket(ref volume.Ref) string  { return filepath.Join(m.socketDir(ref), "disk") }
 
@@ -94,6 +97,25 @@ func (m *Manager) configure(ctx context.Context, e Export, proc process.Process)
 	return Served{Socket: m.socket(e.Ref), SizeBytes: size}, nil
 }
 
+// look asks a daemon what it serves, and changes nothing.
+func (m *Manager) look(ctx context.Context, e Export, proc process.Process) (served Served, found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	client, err := m.dial(ctx, e.Ref, proc)
+	if err != nil {
+		return Served{}, false, err
+	}
+	defer func() { _ = client.Close() }()
+	size, there, err := nodeSize(ctx, client)
+	if err == nil && there {
+		found, err = exported(ctx, client)
+	}
+	if err != nil || !found {
+		return Served{}, false, refused(err, "ask the storage daemon")
+	}
+	return Served{Socket: m.socket(e.Ref), SizeBytes: size}, true, nil
+}
+
 // addNode opens the medium. The secrets are in the daemon only while it does.
 func addNode(ctx context.Context, client *qmp.Client, e Export) error {
 	names := slices.Sorted(maps.Keys(e.Secrets))
@@ -141,19 +163,28 @@ func limits(l volume.Limits) map[string]any {
 	return all
 }
 
-func (m *Manager) addExport(ctx context.Context, client *qmp.Client, e Export) error {
+func exported(ctx context.Context, client *qmp.Client) (bool, error) {
 	var exports []struct {
 		ID string `json:"id"`
 	}
-	if err := client.Execute(ctx, "query-block-exports", nil, &exports); err != nil {
-		return refused(err, "ask the storage daemon")
-	}
+	err := client.Execute(ctx, "query-block-exports", nil, &exports)
 	for _, x := range exports {
 		if x.ID == exportName {
-			return nil
+			return true, err
 		}
 	}
-	err := client.Execute(ctx, "block-export-add", map[string]any{
+	return false, err
+}
+
+func (m *Manager) addExport(ctx context.Context, client *qmp.Client, e Export) error {
+	there, err := exported(ctx, client)
+	if err != nil {
+		return refused(err, "ask the storage daemon")
+	}
+	if there {
+		return nil
+	}
+	err = client.Execute(ctx, "block-export-add", map[string]any{
 		"id": exportName, "type": "vhost-user-blk", "node-name": nodeName, "writable": !e.ReadOnly, "writethrough": !e.Unsafe,
 		"addr": map[string]any{"type": "unix", "path": m.socket(e.Ref)},
 	}, nil)

@@ -33,7 +33,7 @@ import (
 type Export struct {
 	Ref volume.Ref
 	Dir string // of the volume; keeps the daemon's identity
-	// Identity is equal for exports that one daemon may serve without being started anew.
+	// Identity is equal, as volume.SameIdentity compares, for exports that one daemon may serve without being started anew.
 	Identity string
 	Node     map[string]any    // arguments of blockdev-add, less the node name; refers to secrets by their names
 	Secrets  map[string]string // by name, base64
@@ -134,23 +134,17 @@ func (m *Manager) Serve(ctx context.Context, e Export) (Served, error) {
 
 // serve is Serve for whoever has the volume's turn.
 func (m *Manager) serve(ctx context.Context, e Export) (Served, error) {
-	d := m.held(e.Ref)
-	if d == nil {
-		found, err := m.find(ctx, e)
-		if err != nil {
-			return Served{}, err
-		}
-		d = found
+	d, err := m.living(ctx, e)
+	if err != nil {
+		return Served{}, err
 	}
-	fresh := d == nil || ended(d.proc)
+	fresh := d == nil
 	if fresh {
 		proc, err := m.launch(ctx, e)
 		if err != nil {
 			return Served{}, err
 		}
 		d = &daemon{proc: proc}
-	} else if d.export.Identity != e.Identity {
-		return Served{}, machine.Errorf(machine.FailedPrecondition, "a storage daemon still serves an earlier volume %s", e.Ref.Name)
 	}
 	served, err := m.configure(ctx, e, d.proc)
 	if err != nil && fresh { // it serves nobody yet: it goes, and the next try begins anew
@@ -159,11 +153,62 @@ func (m *Manager) serve(ctx context.Context, e Export) (Served, error) {
 	if err != nil {
 		return Served{}, err
 	}
+	m.serves(d, e, served)
+	return served, nil
+}
+
+// serves takes up a daemon with what it serves.
+func (m *Manager) serves(d *daemon, e Export, served Served) {
 	m.mu.Lock()
 	d.export, d.served = e, served
 	m.mu.Unlock()
 	m.hold(e.Ref, d)
-	return served, nil
+}
+
+// living returns the daemon of a volume, nil if there is none. FailedPrecondition when it serves something else.
+func (m *Manager) living(ctx context.Context, e Export) (*daemon, error) {
+	d := m.held(e.Ref)
+	if d == nil || ended(d.proc) {
+		found, err := m.find(ctx, e) // also in place of one that ended: what followed it may not have been recorded
+		if err != nil || found == nil || ended(found.proc) {
+			return nil, err
+		}
+		d = found
+	}
+	m.mu.Lock()
+	before := d.export.Identity
+	m.mu.Unlock()
+	if before == e.Identity {
+		return d, nil
+	}
+	if before == "" || !volume.SameIdentity(before, e.Identity) {
+		return nil, machine.Errorf(machine.FailedPrecondition, "a storage daemon still serves an earlier volume %s", e.Ref.Name)
+	}
+	id := d.proc.Identity()
+	if err := saveRecord(e.Dir, record{Marker: id.Marker, Process: &id, Identity: e.Identity}); err != nil {
+		m.o.Logger.Warn("what a storage daemon serves is not recorded anew", "machine", e.Ref.MachineID, "volume", e.Ref.Name, "error", err)
+	}
+	return d, nil
+}
+
+// Adopt takes up the daemon that serves an export already, and watches over it from now on; the medium is not asked for.
+// found is false if there is none, or one that does not serve yet: that is for Serve. The errors are those of Serve.
+func (m *Manager) Adopt(ctx context.Context, e Export) (served Served, found bool, err error) {
+	done, err := m.take(ctx, e.Ref)
+	if err != nil {
+		return Served{}, false, err
+	}
+	defer done()
+	d, err := m.living(ctx, e)
+	if err != nil || d == nil {
+		return Served{}, false, err
+	}
+	m.serves(d, e, Served{Socket: m.socket(e.Ref)}) // first of all: it may be too busy to answer, and die of that
+	served, found, err = m.look(ctx, e, d.proc)
+	if found {
+		m.serves(d, e, served)
+	}
+	return served, found, err
 }
 
 // Resize makes the medium size bytes long, through the daemon that has it open. It never shrinks one.

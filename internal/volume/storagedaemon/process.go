@@ -4,6 +4,7 @@
 package storagedaemon
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -104,7 +106,8 @@ func (m *Manager) find(ctx context.Context, e Export) (*daemon, error) {
 		if len(found) == 0 {
 			return nil, nil
 		}
-		id = &found[0]
+		first := eldest(found)
+		id = &first
 	}
 	proc, err := m.o.Supervisor.Adopt(ctx, *id)
 	if errors.Is(err, process.ErrGone) {
@@ -114,6 +117,13 @@ func (m *Manager) find(ctx context.Context, e Export) (*daemon, error) {
 		return nil, machine.Wrap(machine.Unavailable, err, "adopt the storage daemon")
 	}
 	return &daemon{export: Export{Ref: e.Ref, Dir: e.Dir, Identity: r.Identity}, proc: proc}, nil
+}
+
+// eldest picks the daemon itself among the processes of one mark: what it has forked is younger.
+func eldest(found []process.Identity) process.Identity {
+	return slices.MinFunc(found, func(a, b process.Identity) int {
+		return cmp.Or(cmp.Compare(a.StartTicks, b.StartTicks), cmp.Compare(a.PID, b.PID))
+	})
 }
 
 // end ends a proven daemon: asked by its control socket, and by SIGKILL when patience is over.
