@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -31,6 +32,7 @@ type devices struct {
 	generation int64
 	known      map[Device]DeviceMemory
 	prepared   map[string]volume.Prepared // by volume; they hold secrets, so that they are kept nowhere else
+	from       map[string]machine.Volume  // what they were prepared as
 	applied    map[string]network.Result  // by network interface
 }
 
@@ -40,7 +42,7 @@ func (r *Reconciler) withDevices(id string, fn func(*devices)) {
 	defer r.mu.Unlock()
 	d := r.devices[id]
 	if d == nil {
-		d = &devices{known: map[Device]DeviceMemory{}, prepared: map[string]volume.Prepared{}, applied: map[string]network.Result{}}
+		d = &devices{known: map[Device]DeviceMemory{}, prepared: map[string]volume.Prepared{}, from: map[string]machine.Volume{}, applied: map[string]network.Result{}}
 		r.devices[id] = d
 	}
 	fn(d)
@@ -93,7 +95,8 @@ func (r *Reconciler) viewDevices(v *View) {
 		changed := d.generation != m.Desired.Generation
 		d.generation = m.Desired.Generation
 		for name := range d.prepared {
-			v.Ready[name] = true
+			want, _ := m.Desired.Volume(name)
+			v.Ready[name] = reachedAlike(want, d.from[name])
 		}
 		for dev, is := range missing {
 			known := d.known[dev]
@@ -115,9 +118,27 @@ func (r *Reconciler) viewDevices(v *View) {
 	})
 }
 
+// reachedAlike reports whether two definitions of a volume differ in nothing but the size.
+func reachedAlike(a, b machine.Volume) bool {
+	if a.Connection == nil || b.Connection == nil {
+		return a.Connection == b.Connection
+	}
+	one, other := *a.Connection, *b.Connection
+	one.EffectiveStorageBytes, other.EffectiveStorageBytes = 0, 0
+	return reflect.DeepEqual(one, other)
+}
+
 // medium is the identity of a volume over all plugins.
 func medium(plugin volume.Plugin, v machine.Volume) string {
 	return plugin.Name() + " " + plugin.Identity(v)
+}
+
+// isSameMedium compares media as medium names them. One that was recorded by another version of a plugin is taken for the
+// one that is wanted.
+func isSameMedium(recorded, wanted string) bool {
+	by, before, _ := strings.Cut(recorded, " ")
+	plugin, now, _ := strings.Cut(wanted, " ")
+	return recorded == "" || by == plugin && volume.SameIdentity(before, now)
 }
 
 func wire(plugin network.Plugin, req network.Request) Wire {
@@ -128,11 +149,13 @@ func wire(plugin network.Plugin, req network.Request) Wire {
 	}
 }
 
-// complete fills in what records of older versions lack. A VMM that lives then was given all that was prepared.
+// complete fills in what records of older versions lack, and writes anew what they call a medium. A VMM that lives then was
+// given all that was prepared.
 func (r *Reconciler) complete(ctx context.Context, m *machine.Machine) (*machine.Machine, error) {
 	old := false
-	for _, rec := range m.Record.Volumes {
-		old = old || rec.Identity == ""
+	for name, rec := range m.Record.Volumes {
+		_, other := r.renamed(m, name, rec)
+		old = old || other || rec.Identity == ""
 	}
 	for _, rec := range m.Record.NICs {
 		old = old || rec.Plugin != "" && rec.Definition == ""
@@ -147,6 +170,10 @@ func (r *Reconciler) complete(ctx context.Context, m *machine.Machine) (*machine
 			break
 		}
 		for name, vol := range rec.Volumes {
+			if now, other := r.renamed(m, name, vol); other {
+				vol.Identity = now
+				rec.Volumes[name] = vol
+			}
 			want, wanted := m.Desired.Volume(name)
 			plugin, err := r.plugin(want)
 			if vol.Identity != "" || !wanted || err != nil {
@@ -170,6 +197,20 @@ func (r *Reconciler) complete(ctx context.Context, m *machine.Machine) (*machine
 		}
 		return nil
 	})
+}
+
+// renamed returns what a wanted volume's medium is called now, if another version called it something else.
+func (r *Reconciler) renamed(m *machine.Machine, name string, rec machine.VolumeRecord) (now string, other bool) {
+	want, wanted := m.Desired.Volume(name)
+	if !wanted || rec.Identity == "" {
+		return "", false
+	}
+	plugin, err := r.plugin(want)
+	if err != nil {
+		return "", false
+	}
+	now = medium(plugin, want)
+	return now, now != rec.Identity && isSameMedium(rec.Identity, now)
 }
 
 // runDevices does steps about devices. What fails or has to wait is noted for its own device, and keeps neither the

@@ -33,7 +33,7 @@ type DeviceView struct {
 	Media   map[string]string       // what wanted volumes are, by name; none for one that no plugin knows
 	Wires   map[string]Wire         // what wanted network interfaces are, by name
 	Known   map[Device]DeviceMemory // what this life of the daemon knows
-	Ready   map[string]bool         // volumes that their plugin has prepared in this life of the daemon
+	Ready   map[string]bool         // volumes that their plugin has prepared in this life of the daemon, as they are wanted
 	Times   DeviceTimes
 }
 
@@ -252,7 +252,7 @@ func (v View) clearVolume(name string) []Step {
 // sameMedium reports whether what is recorded is the medium that is wanted.
 func (v View) sameMedium(name string, rec machine.VolumeRecord) bool {
 	medium, ok := v.Media[name]
-	return !ok || rec.Identity == "" || rec.Identity == medium
+	return !ok || isSameMedium(rec.Identity, medium)
 }
 
 // fits reports whether a guest that has what is recorded has what is wanted, but for the size.

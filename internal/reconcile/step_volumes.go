@@ -86,7 +86,7 @@ func (r *Reconciler) prepare(ctx context.Context, m *machine.Machine, v machine.
 		return volume.Prepared{}, err
 	}
 	before, identity := m.Record.Volumes[v.Name], medium(plugin, v)
-	if before.Doomed || before.Identity != "" && before.Identity != identity {
+	if before.Doomed || !isSameMedium(before.Identity, identity) {
 		return volume.Prepared{}, machine.Errorf(machine.FailedPrecondition, "an earlier volume %s is not gone yet", v.Name)
 	}
 	req := r.volumeRequest(m, v)
@@ -108,7 +108,7 @@ func (r *Reconciler) prepare(ctx context.Context, m *machine.Machine, v machine.
 	if err != nil {
 		return volume.Prepared{}, pluginFailed(err, plugin.Name())
 	}
-	r.withDevices(m.ID, func(d *devices) { d.prepared[v.Name] = prepared })
+	r.withDevices(m.ID, func(d *devices) { d.prepared[v.Name], d.from[v.Name] = prepared, v.Clone() })
 	after := begun
 	after.Handle, after.Path, after.Serial, after.SizeBytes = prepared.Handle, prepared.Path, prepared.Serial, prepared.SizeBytes
 	if after == begun {
@@ -315,7 +315,7 @@ func (r *Reconciler) releaseVolume(ctx context.Context, m *machine.Machine, name
 	want, wanted := m.Desired.Volume(name)
 	same := false
 	if plugin, err := r.plugin(want); wanted {
-		same = err != nil || rec.Identity == "" || rec.Identity == medium(plugin, want)
+		same = err != nil || isSameMedium(rec.Identity, medium(plugin, want))
 	}
 	now := r.o.Now()
 	return r.record(ctx, m.ID, func(record *machine.Record) {
