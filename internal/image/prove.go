@@ -24,9 +24,14 @@ func (c *Cache) provenLocked(img *Image) bool {
 		}
 		have, ok := c.proven[b.Digest]
 		info, err := os.Lstat(b.Path)
-		if !ok || err != nil || fingerprintOf(info) != have {
+		if !ok || err != nil {
 			return false
 		}
+		now := fingerprintOf(info)
+		if !have.holds(now) {
+			return false
+		}
+		c.proven[b.Digest] = now
 	}
 	return true
 }
@@ -62,7 +67,7 @@ func (c *Cache) prove(ctx context.Context, d digest.Digest, again bool, progress
 	c.mu.Lock()
 	have, ok := c.proven[d]
 	c.mu.Unlock()
-	if ok && !again && have == fingerprintOf(before) {
+	if ok && !again && have.holds(fingerprintOf(before)) {
 		return nil
 	}
 	got, err := hashFile(ctx, f, d.Algorithm(), progress)
@@ -78,12 +83,12 @@ func (c *Cache) prove(ctx context.Context, d digest.Digest, again bool, progress
 	if err != nil {
 		return fmt.Errorf("verify blob %s: %w", d, err)
 	}
-	if fingerprintOf(after) != fingerprintOf(before) {
+	if !fingerprintOf(before).holds(fingerprintOf(after)) {
 		return failf(Unavailable, "verify blob %s: the file changed while it was read", d)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.proven[d] = fingerprintOf(before)
+	c.proven[d] = fingerprintOf(after)
 	return nil
 }
 

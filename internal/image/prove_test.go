@@ -8,7 +8,9 @@ import (
 	"errors"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
+	"runtime"
 	"testing"
 	"time"
 )
@@ -28,6 +30,38 @@ func (h *harness) asks(ref string, img *Image) (*Image, []error) {
 	}
 	h.t.Fatalf("image is not handed out: %v", said[len(said)-1])
 	return nil, nil
+}
+
+func TestAHardLinkToABlobThatComesAndGoesIsNoReasonToReadItAgain(t *testing.T) {
+	c := withImages(t, "a", nil)
+	a := c.images["a"]
+	link := filepath.Join(t.TempDir(), "base.raw")
+	for _, change := range []func() error{
+		func() error { return os.Link(a.RootFS.Path, link) },
+		func() error { return os.Remove(link) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if _, said := c.asks(c.ref("a"), a); runtime.GOOS == "linux" && len(said) > 0 {
+			t.Errorf("the image was not handed out at once: %v", said)
+		}
+	}
+	if err := os.Link(a.RootFS.Path, link); err != nil {
+		t.Fatal(err)
+	}
+	good := contents(t, a.RootFS)
+	info, err := os.Stat(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flipIn(t, link)
+	if err := os.Chtimes(link, info.ModTime(), info.ModTime().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if img, said := c.asks(c.ref("a"), a); len(said) == 0 || !bytes.Equal(contents(t, img.RootFS), good) {
+		t.Errorf("bytes that were written through the link were handed out after %v", said)
+	}
 }
 
 func TestAByteThatFlipsWhileTheDaemonIsDownIsFoundBeforeUse(t *testing.T) {

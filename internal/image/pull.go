@@ -79,7 +79,7 @@ func (c *Cache) run(e *entry) {
 	case err != nil:
 		log.Warn("image pull failed", "kind", failure.Kind.String(), "error", err, "retryAt", failure.RetryAt)
 	default:
-		log.Info("image pulled", "digest", img.Digest, "bytes", e.total.Load(), "took", c.opts.Clock.Now().Sub(began))
+		log.Info("image is here", "digest", img.Digest, "bytes", e.total.Load(), "took", c.opts.Clock.Now().Sub(began))
 	}
 	for _, name := range names {
 		ev := Event{Ref: name, Kind: PullSucceeded, Done: e.done.Load(), Total: e.total.Load()}
