@@ -83,3 +83,26 @@ func TestAVolumeThatIsReachedInAnotherWayIsPreparedSoAndStaysInItsGuest(t *testi
 	}
 	d.finish()
 }
+
+func TestRecordsOfOlderVersionsAreTakenAsTheyAre(t *testing.T) {
+	h, d := running(t, nil)
+	_, err := d.store.UpdateRecord(t.Context(), one, func(rec *machine.Record) error {
+		v, n := rec.Volumes["root"], rec.NICs["primary"]
+		rec.Volumes["root"] = machine.VolumeRecord{Plugin: v.Plugin, Handle: v.Handle, Path: v.Path, Serial: v.Serial, SizeBytes: v.SizeBytes, Attached: true}
+		rec.NICs["primary"] = machine.NICRecord{Plugin: n.Plugin, Handle: n.Handle, MAC: n.MAC, Attached: true}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.stop()
+	d.start(nil)
+	m := d.until("completed", one, func(m *machine.Machine) bool { return m.Record.Volumes["root"].Identity != "" && d.asWanted(m) })
+	if v, n := m.Record.Volumes["root"], m.Record.NICs["primary"]; !v.Given || !v.Boot || !n.Given || n.Definition == "" {
+		t.Errorf("records %+v, %+v", v, n)
+	}
+	if h.read(func() int { return h.asked["detach"] + h.asked["attach"] }) != 0 || h.starts != 1 {
+		t.Error("the guest was disturbed")
+	}
+	d.finish()
+}

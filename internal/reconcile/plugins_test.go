@@ -203,7 +203,7 @@ func (p volumes) Delete(_ context.Context, req volume.Request) error {
 	if p.h.has(req.MachineID, vmm.DeviceID("disk", req.Volume.Name)) {
 		p.h.violated("volume " + req.Volume.Name + " deleted under a guest that has it")
 	}
-	if err := p.h.failing["volume.delete"]; err != nil {
+	if err := cmp.Or(p.h.failing["volume.delete"], p.h.failing["volume.delete "+req.Volume.Name]); err != nil {
 		return err
 	}
 	key := req.MachineID + "/" + req.Volume.Name
@@ -317,6 +317,9 @@ func (p nics) Delete(_ context.Context, ref network.Ref) (network.Result, error)
 	}
 	if other, ok := p.h.wires[ref.Name]; ok && other.State == network.StateLeaving {
 		return other, nil
+	}
+	if err := p.h.failing["nic.delete"]; err != nil {
+		return network.Result{}, err
 	}
 	delete(p.h.nics, p.key(ref))
 	return network.Result{State: network.StateAbsent}, nil

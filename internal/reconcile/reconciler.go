@@ -307,27 +307,47 @@ func (r *Reconciler) Reconcile(ctx context.Context, id string) (time.Duration, e
 
 // run does the steps in order. wait > 0 means that a step has to wait for something and says how long at most. When
 // the wish for which they were planned has changed, what is left of them is not done: a machine whose deletion was asked
-// for while its image was copied must not be started first.
+// for while its image was copied must not be started first. A device of a machine that goes for good holds up no other
+// device, only what comes after all of them.
 func (r *Reconciler) run(ctx context.Context, planned *machine.Machine, steps []Step) (wait time.Duration, err error) {
-	id := planned.ID
 	for _, step := range steps {
-		start := r.o.Now()
-		changed, err := r.runOne(ctx, planned, step)
-		took := r.o.Now().Sub(start)
+		apart := planned.Desired.Deleting() && (step.Name == StepNICRelease || step.Name == StepVolumeDelete)
+		if !apart && (wait > 0 || err != nil) {
+			break
+		}
+		changed, waits, failure := r.runShown(ctx, planned, step)
 		if changed {
 			return 0, nil
 		}
-		r.o.Observe(step.Name, took, err)
-		var pending *pendingError
-		if errors.As(err, &pending) {
-			return pending.wait, r.progress(ctx, id, step, pending)
+		err = errors.Join(err, failure)
+		if waits > 0 && (wait == 0 || waits < wait) {
+			wait = waits
 		}
-		if err != nil {
-			return 0, r.report(ctx, id, string(step.Name), fmt.Errorf("%s: %w", step, err))
+		if ctx.Err() != nil {
+			break
 		}
-		r.o.Logger.Info("step done", "machine", id, "step", step.Name, "target", step.Target, "took", took)
 	}
-	return 0, nil
+	return wait, err
+}
+
+// runShown does one step, and shows what it waits for or why it failed. changed is that of runOne.
+func (r *Reconciler) runShown(ctx context.Context, planned *machine.Machine, step Step) (changed bool, wait time.Duration, err error) {
+	id, start := planned.ID, r.o.Now()
+	changed, err = r.runOne(ctx, planned, step)
+	took := r.o.Now().Sub(start)
+	if changed {
+		return true, 0, nil
+	}
+	r.o.Observe(step.Name, took, err)
+	var pending *pendingError
+	if errors.As(err, &pending) {
+		return false, pending.wait, r.progress(ctx, id, step, pending)
+	}
+	if err != nil {
+		return false, 0, r.report(ctx, id, string(step.Name), fmt.Errorf("%s: %w", step, err))
+	}
+	r.o.Logger.Info("step done", "machine", id, "step", step.Name, "target", step.Target, "took", took)
+	return false, 0, nil
 }
 
 // runOne does one step. changed means that it was not done, or not to its end, since the wish has changed.
