@@ -72,3 +72,19 @@ func TestManyVolumesComeAndGoInAnyOrder(t *testing.T) {
 		})
 	}
 }
+
+func TestABootDiskThatItsVMMDidNotShowForOnceStaysTheBootDisk(t *testing.T) {
+	h, d := running(t, func(h *host, _ *daemon) {
+		h.lets = func(string) unplug { t.Error("asked for the boot disk"); return atOnce }
+	})
+	h.with(t, one, func(g *guest) { h.drop(g, "disk-root") })
+	m := d.attached(one)
+	if !m.Record.Volumes["root"].Boot {
+		t.Errorf("record %+v", m.Record.Volumes["root"])
+	}
+	d.want(one, change(machine.Volume{Name: "root", Device: "odb", LocalDisk: m.Desired.Volumes[0].LocalDisk}))
+	d.until("says so", one, func(m *machine.Machine) bool {
+		return condition(m, ConditionVolumes).Reason == ReasonRestartNeeded
+	})
+	d.finish()
+}

@@ -143,7 +143,8 @@ func (r *Reconciler) attachVolume(ctx context.Context, m *machine.Machine, name 
 	if err != nil {
 		return err
 	}
-	rec.Given, rec.Boot, rec.GuestBytes, rec.AskedAt = true, false, rec.SizeBytes, time.Time{}
+	// Boot stays as it is: the guest still runs from a disk that its VMM did not show for once.
+	rec.Given, rec.GuestBytes, rec.AskedAt = true, rec.SizeBytes, time.Time{}
 	if err := r.recordVolume(ctx, m.ID, name, rec); err != nil {
 		return err
 	}
