@@ -31,8 +31,6 @@ func hold(t *testing.T, name string) *os.File {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := os.NewFile(uintptr(fd), name)
-	t.Cleanup(func() { _ = f.Close() })
 	request, err := unix.NewIfreq(name)
 	if err != nil {
 		t.Fatal(err)
@@ -41,6 +39,8 @@ func hold(t *testing.T, name string) *os.File {
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
 		t.Fatal(err)
 	}
+	f := os.NewFile(uintptr(fd), name) // now that the descriptor can be waited for
+	t.Cleanup(func() { _ = f.Close() })
 	networktest.IP(t, "link set "+name+" up")
 	return f
 }
