@@ -98,7 +98,9 @@ type NICRecord struct {
 	Handle     string    `json:"handle,omitempty"`     // never empty once it was set: a client would clear its own
 	MAC        string    `json:"mac,omitempty"`
 	Attached   bool      `json:"attached,omitempty"`
-	Given      bool      `json:"given,omitempty"` // the living VMM may have it
+	Given      bool      `json:"given,omitempty"`  // the living VMM may have it
+	Wired      string    `json:"wired,omitempty"`  // what it was given for it; empty in records of older versions
+	Replug     bool      `json:"replug,omitempty"` // to be taken out and put in again, since it leads to nothing any more
 	AskedAt    time.Time `json:"askedAt,omitzero"`
 }
 

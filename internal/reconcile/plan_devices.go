@@ -264,7 +264,7 @@ func (v View) fits(name string, rec machine.VolumeRecord) bool {
 // sameNIC reports whether a guest can keep the device that is recorded.
 func (v View) sameNIC(name string, rec machine.NICRecord) bool {
 	wire, ok := v.Wires[name]
-	return !ok || rec.Definition == "" || rec.Identity == wire.Identity
+	return !rec.Replug && (!ok || rec.Definition == "" || rec.Identity == wire.Identity)
 }
 
 // nic plans for one network interface.

@@ -251,11 +251,11 @@ func (p nics) Events(ctx context.Context) <-chan network.Ref {
 	return ch
 }
 
-// wire changes what the plugin says of an interface, and tells.
+// wire changes what the plugin says of an interface, and tells. Ready and nothing else is what it says of itself.
 func (h *host) wire(ref network.Ref, result network.Result) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if result.State == network.StateReady {
+	if result.State == network.StateReady && result.Backend == "" {
 		delete(h.wires, ref.Name)
 	} else {
 		h.wires[ref.Name] = result

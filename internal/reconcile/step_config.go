@@ -6,6 +6,8 @@ package reconcile
 import (
 	"cmp"
 	"context"
+	"maps"
+	"strings"
 	"time"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
@@ -136,8 +138,17 @@ func (r *Reconciler) vmNIC(id, name string) (vmm.NIC, error) {
 	return nic, nil
 }
 
+// wired names what a VMM is given for a network interface: a tap or a PCI function, of one object of the network. The one
+// does not lead anywhere any more when the network has made another.
+func wired(result network.Result) string {
+	return strings.Join([]string{string(result.Backend), result.Tap + result.PCI, result.Handle}, " ")
+}
+
 // giveAll notes that a VMM is about to be given all that is wanted: from then on it may have it.
-func giveAll(rec *machine.Record, d *machine.Desired) {
+func (r *Reconciler) giveAll(rec *machine.Record, m *machine.Machine) {
+	d := &m.Desired
+	var applied map[string]network.Result
+	r.withDevices(m.ID, func(known *devices) { applied = maps.Clone(known.applied) })
 	for i, v := range bootFirst(d) {
 		if vol, ok := rec.Volumes[v.Name]; ok {
 			vol.Given, vol.Boot, vol.GuestBytes, vol.AskedAt = true, i == 0, vol.SizeBytes, time.Time{}
@@ -146,7 +157,10 @@ func giveAll(rec *machine.Record, d *machine.Desired) {
 	}
 	for _, n := range d.NICs {
 		if nic, ok := rec.NICs[n.Name]; ok {
-			nic.Given, nic.AskedAt = true, time.Time{}
+			nic.Given, nic.AskedAt, nic.Wired, nic.Replug = true, time.Time{}, "", false
+			if result, known := applied[n.Name]; known {
+				nic.Wired = wired(result)
+			}
 			rec.NICs[n.Name] = nic
 		}
 	}
@@ -159,7 +173,7 @@ func takeAll(rec *machine.Record) {
 		rec.Volumes[name] = vol
 	}
 	for name, nic := range rec.NICs {
-		nic.Attached, nic.Given, nic.AskedAt = false, false, time.Time{}
+		nic.Attached, nic.Given, nic.AskedAt, nic.Wired, nic.Replug = false, false, time.Time{}, "", false
 		rec.NICs[name] = nic
 	}
 	rec.ClearCondition(ConditionVolumes)

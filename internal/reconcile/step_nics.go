@@ -70,6 +70,13 @@ func (r *Reconciler) prepareNIC(ctx context.Context, m *machine.Machine, name st
 	r.remember(m.ID, Device{NIC: true, Name: name}, func(known *DeviceMemory) { known.Applied = true })
 	after := before
 	after.Identity, after.Definition, after.Handle, after.MAC = w.Identity, w.Definition, result.Handle, result.MAC
+	if now := wired(result); before.Given && before.Wired == "" {
+		after.Wired = now
+	} else if before.Given && before.Wired != now {
+		after.Replug = true
+		r.o.Events.Event(m, Warning, "NetworkInterfaceReplaced", "AttachNetworkInterface",
+			"what the guest has for network interface "+name+" leads to nothing any more; it is taken out and put in again")
+	}
 	if after == before {
 		return nil
 	}
@@ -99,7 +106,8 @@ func (r *Reconciler) attachNIC(ctx context.Context, m *machine.Machine, name str
 	if err != nil {
 		return err
 	}
-	rec.Given, rec.AskedAt = true, time.Time{}
+	rec.Given, rec.AskedAt, rec.Replug = true, time.Time{}, false
+	r.withDevices(m.ID, func(d *devices) { rec.Wired = wired(d.applied[name]) })
 	if err := r.recordNIC(ctx, m.ID, name, rec); err != nil {
 		return err
 	}
@@ -118,7 +126,7 @@ func (r *Reconciler) detachNIC(ctx context.Context, m *machine.Machine, name str
 	return r.letGo(ctx, m, Device{NIC: true, Name: name}, m.Record.NICs[name].AskedAt, func(asked time.Time, given bool) error {
 		return r.record(ctx, m.ID, func(rec *machine.Record) {
 			if n, ok := rec.NICs[name]; ok {
-				n.AskedAt, n.Given, n.Attached = asked, given, n.Attached && given
+				n.AskedAt, n.Given, n.Attached, n.Replug = asked, given, n.Attached && given, n.Replug && given
 				rec.NICs[name] = n
 			}
 		})

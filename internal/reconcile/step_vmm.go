@@ -54,7 +54,7 @@ func (r *Reconciler) launch(ctx context.Context, m *machine.Machine) error {
 	}
 	if err := r.record(ctx, m.ID, func(record *machine.Record) {
 		record.VMM = &rec
-		giveAll(record, &m.Desired)
+		r.giveAll(record, m)
 	}); err != nil {
 		return err
 	}
