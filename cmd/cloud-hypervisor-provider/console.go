@@ -32,7 +32,7 @@ Without a terminal the output is shown until the machine ends or the command is 
 		Example: `  cloud-hypervisor-provider console 4f0c0e7e-7c0f-4d7e-9d0c-1c1f6b1f3a55
   cloud-hypervisor-provider console --read-only 4f0c0e7e-7c0f-4d7e-9d0c-1c1f6b1f3a55
   cloud-hypervisor-provider console --log 4f0c0e7e-7c0f-4d7e-9d0c-1c1f6b1f3a55`,
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeMachines,
+		Args: oneMachine, ValidArgsFunction: c.completeMachines,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.ReadOnly && o.TakeOver {
 				return errors.New("--read-only and --take-over exclude each other")
@@ -54,7 +54,11 @@ Without a terminal the output is shown until the machine ends or the command is 
 				fmt.Fprintln(os.Stderr, "attached; ^] leaves")
 				defer fmt.Fprintln(os.Stderr, "\nleft the console; the machine goes on")
 			}
-			return console.Interactive(cmd.Context(), conn, os.Stdin, os.Stdout)
+			err = console.Interactive(cmd.Context(), conn, os.Stdin, os.Stdout)
+			if cmd.Context().Err() != nil {
+				return nil // interrupted, which is how a watch ends
+			}
+			return err
 		},
 	}
 	c.addFlags(cmd)
@@ -69,6 +73,13 @@ Without a terminal the output is shown until the machine ends or the command is 
 	cmd.Flags().BoolVar(&follow, "follow", false, "print the last 64 KiB and go on with what the guest prints; nothing is typed")
 	cmd.MarkFlagsMutuallyExclusive("log", "follow", "take-over")
 	return cmd
+}
+
+func oneMachine(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("console takes one machine, found %d; \"cloud-hypervisor-provider machines\" lists them", len(args))
+	}
+	return nil
 }
 
 // printLog prints the console log of a machine from its oldest rotated file to the newest.

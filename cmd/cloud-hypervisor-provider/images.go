@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -114,6 +115,15 @@ func isAway(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
+// unwrapURL takes off what net/http says of a request that went over a socket of this host: a URL that nobody can open.
+func unwrapURL(err error) error {
+	var request *url.Error
+	if errors.As(err, &request) {
+		return request.Err
+	}
+	return err
+}
+
 // imagesWayOut says what to do about a daemon that cannot be asked.
 func imagesWayOut(err error) error {
 	var answered *operator.Error
@@ -121,7 +131,7 @@ func imagesWayOut(err error) error {
 	case errors.As(err, &answered):
 		return err
 	case isAway(err):
-		return fmt.Errorf("the daemon does not run, or this is not its --config or --runtime-dir; it alone knows which images are in use: %w", err)
+		return fmt.Errorf("the daemon does not run, or this is not its --config or --runtime-dir; it alone knows which images are in use: %w", unwrapURL(err))
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w; root and the group of the IRI socket may ask", err)
 	}
@@ -149,7 +159,8 @@ they were used last. Without a running daemon what lies on disk is listed.`,
 		if isAway(err) {
 			offline, diskErr := image.ListDir(cmd.Context(), filepath.Join(cfg.StateDir, imagesDir))
 			if diskErr != nil {
-				return errors.Join(imagesWayOut(err), diskErr)
+				return fmt.Errorf("the daemon does not run, or this is not its --config or --runtime-dir: %w; and without it: %w",
+					unwrapURL(err), diskErr)
 			}
 			fmt.Fprintln(cmd.ErrOrStderr(), "the daemon does not run: this is what lies on disk")
 			l, err = offline, nil

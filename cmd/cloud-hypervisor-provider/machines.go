@@ -5,8 +5,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -16,7 +19,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -74,7 +79,7 @@ func (l *listing) run(cmd *cobra.Command, list func(context.Context, iri.Machine
 		case cmd.Context().Err() != nil:
 			return nil
 		case err != nil:
-			return fmt.Errorf("ask the daemon: %w; does it run, and is this its --config or --address?", err)
+			return listWayOut(cmd.Context(), strings.TrimPrefix(conn.Target(), "unix://"), err)
 		}
 		if text != before {
 			before = text
@@ -89,6 +94,25 @@ func (l *listing) run(cmd *cobra.Command, list func(context.Context, iri.Machine
 		case <-time.After(listInterval):
 		}
 	}
+}
+
+// listWayOut says what to do about a daemon that cannot be asked at its socket, without gRPC's own words around it.
+func listWayOut(ctx context.Context, address string, err error) error {
+	answer, ok := status.FromError(err)
+	if !ok {
+		return err
+	}
+	if answer.Code() == codes.Unavailable {
+		conn, dialErr := new(net.Dialer).DialContext(ctx, "unix", address)
+		switch {
+		case errors.Is(dialErr, fs.ErrPermission):
+			return fmt.Errorf("ask the daemon: %w; root and the group of the IRI socket may ask", dialErr)
+		case dialErr != nil:
+			return fmt.Errorf("ask the daemon: %w; does it run, and is this its --config or --address?", dialErr)
+		}
+		_ = conn.Close()
+	}
+	return fmt.Errorf("ask the daemon: %s: %s", answer.Code(), answer.Message())
 }
 
 func newMachines() *cobra.Command {

@@ -112,7 +112,7 @@ func noSuchPath(path string) error {
 	if near != "" {
 		return fmt.Errorf("explain %s: there is no such key; did you mean %s?", path, near)
 	}
-	return fmt.Errorf("explain %s: there is no such key", path)
+	return fmt.Errorf("explain %s: there is no such key; without a key all are listed", path)
 }
 
 // form says how a value is written: "integer, 1 to 64".

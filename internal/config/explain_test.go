@@ -93,7 +93,7 @@ func TestExplainGuessesAtAnUnknownPath(t *testing.T) {
 		"workers":          "explain workers: there is no such key; did you mean reconcile.workers?",
 		"--address":        "explain --address: there is no such key; did you mean iri.address?",
 		"recncile":         "explain recncile: there is no such key; did you mean reconcile?",
-		"zzz":              "explain zzz: there is no such key",
+		"zzz":              "explain zzz: there is no such key; without a key all are listed",
 	} {
 		err := config.Explain(&strings.Builder{}, &cfg, nil, path)
 		if err == nil || err.Error() != want {

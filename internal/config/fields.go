@@ -155,7 +155,7 @@ func classFields() []Field {
 		{
 			Path: "machineClasses.inline", Flag: "machine-class", Type: TypeClasses, Empty: "no class",
 			Limits: "as a flag `name,cpu=2,memory=4Gi`, repeated for more",
-			Doc:    "The same list in this document. The daemon needs either the file or this list.",
+			Doc:    "List of MachineClass objects in this document, in place of the file. The daemon needs either of the two.",
 			codec:  classList(func(c *Config) *[]class.Class { return &c.MachineClasses.Inline }),
 		},
 	}
@@ -213,7 +213,7 @@ func networkFields() []Field {
 		},
 		{
 			Path: "network.providernet.networks", Flag: "network-providernet-network", Type: TypeNetworks, Empty: "no network",
-			Limits: "by name, each with bridge, mtu, isolated, or managed (subnet, gateway, nat, dns, dhcp); as a flag name,key=value,...",
+			Limits: "by name, each with bridge, mtu, isolated, or managed (subnet, gateway, nat, dns, dhcp); as a flag `name,bridge=br0,mtu=9000`, repeated for more",
 			Doc:    "Networks that a `network_id` can name: bridges of the host, and managed ones that the daemon makes.",
 			codec:  networkList{func(c *Config) *[]ProviderNetwork { return &c.Network.ProviderNet.Networks }},
 		},

@@ -38,6 +38,9 @@ func (l *Loader) add(fs *pflag.FlagSet, f Field, name string, alias Alias) {
 	if len(f.Allowed) > 0 {
 		usage += " One of " + strings.Join(f.Allowed, ", ") + "."
 	}
+	if _, form, found := strings.Cut(f.Limits, "as a flag "); found {
+		usage += " Written as " + form + "."
+	}
 	// pflag takes the first quoted word of a usage text for the name of the value.
 	fs.VarP(v, name, "", strings.ReplaceAll(usage, "`", "'"))
 	if f.Type == TypeBool {
