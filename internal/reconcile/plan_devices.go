@@ -241,10 +241,10 @@ func (v View) clearVolume(name string) []Step {
 		return nil
 	case wanted && v.sameMedium(name, rec), rec.Remote: // to be put in anew, or its data are not ours
 		return []Step{release}
-	case !rec.RetiredAt.IsZero(): // its time is over, or its name is taken by another
-		return []Step{remove}
-	case wanted || rec.Handle == "":
+	case wanted || rec.Handle == "": // if its data are put away with the release, nothing is left to remove
 		return []Step{release, remove}
+	case !rec.RetiredAt.IsZero(): // its time is over
+		return []Step{remove}
 	}
 	return []Step{release}
 }

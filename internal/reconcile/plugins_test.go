@@ -214,6 +214,25 @@ func (p volumes) Delete(_ context.Context, req volume.Request) error {
 	return nil
 }
 
+func (p volumes) Retire(_ context.Context, req, as volume.Request) error {
+	p.h.mu.Lock()
+	defer p.h.mu.Unlock()
+	if p.h.has(req.MachineID, vmm.DeviceID("disk", req.Volume.Name)) {
+		p.h.violated("volume " + req.Volume.Name + " put away under a guest that has it")
+	}
+	if err := p.h.failing["volume.retire"]; err != nil {
+		return err
+	}
+	from, to := req.MachineID+"/"+req.Volume.Name, as.MachineID+"/"+as.Volume.Name
+	if p.h.data[from] > 0 {
+		p.h.data[to], p.h.volumes[to] = p.h.data[from], p.h.volumes[from]
+		delete(p.h.data, from)
+		delete(p.h.volumes, from)
+		delete(p.h.sizes, req.Dir+"/disk.raw")
+	}
+	return p.h.failing["volume.retired"]
+}
+
 func (p volumes) Held(context.Context) ([]volume.Ref, error) {
 	p.h.mu.Lock()
 	defer p.h.mu.Unlock()

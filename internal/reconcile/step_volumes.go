@@ -318,6 +318,11 @@ func (r *Reconciler) releaseVolume(ctx context.Context, m *machine.Machine, name
 	if plugin, err := r.plugin(want); wanted {
 		same = err != nil || isSameMedium(rec.Identity, medium(plugin, want))
 	}
+	if wanted && !same && !rec.Remote && rec.Handle != "" {
+		if away, err := r.putAway(ctx, m, name, rec); away || err != nil {
+			return err
+		}
+	}
 	now := r.o.Now()
 	return r.record(ctx, m.ID, func(record *machine.Record) {
 		v := record.Volumes[name]
@@ -333,6 +338,43 @@ func (r *Reconciler) releaseVolume(ctx context.Context, m *machine.Machine, name
 		}
 		record.Volumes[name] = v
 	})
+}
+
+// putAway keeps the data of a released volume whose name is taken by another one, as long as those of a volume that nobody
+// wants, under a name of their own. false if its plugin cannot. When it was put away is durable before, so that the name is
+// the same after a restart.
+func (r *Reconciler) putAway(ctx context.Context, m *machine.Machine, name string, rec machine.VolumeRecord) (bool, error) {
+	plugin, err := r.pluginOf(rec)
+	if err != nil {
+		return false, err
+	}
+	retirer, ok := plugin.(volume.Retirer)
+	if !ok {
+		return false, nil
+	}
+	rec.Held, rec.Given, rec.Boot, rec.Attached, rec.Replug, rec.AskedAt = false, false, false, false, false, time.Time{}
+	if rec.RetiredAt.IsZero() {
+		rec.RetiredAt = r.o.Now()
+		if err := r.recordVolume(ctx, m.ID, name, rec); err != nil {
+			return false, err
+		}
+	}
+	as := retiredName(name, rec.RetiredAt)
+	if err := retirer.Retire(ctx, r.goneRequest(m, name), r.goneRequest(m, as)); err != nil {
+		return false, pluginFailed(err, rec.Plugin)
+	}
+	r.o.Events.Event(m, Normal, "VolumePutAway", "DetachVolume", fmt.Sprintf(
+		"volume %s is another one now; the data of the earlier one are kept for %s as %s", name, max(r.o.KeepDetached, 0), as))
+	return true, r.record(ctx, m.ID, func(record *machine.Record) {
+		delete(record.Volumes, name)
+		record.Volumes[as] = rec
+	})
+}
+
+// retiredName is what a volume is called that was put away at a time.
+func retiredName(name string, at time.Time) string {
+	suffix := fmt.Sprintf(".retired-%d", at.UnixMilli())
+	return name[:min(len(name), machine.MaxNameLength-len(suffix))] + suffix
 }
 
 // deleteVolume removes a volume with its data. That they are doomed is durable before: a volume of the same name then

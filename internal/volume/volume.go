@@ -44,6 +44,13 @@ type Holder interface {
 	Held(ctx context.Context) ([]Ref, error)
 }
 
+// Retirer is an optional ability of a plugin that keeps a volume's data on this host: to put a released volume away under
+// another name of the same machine, where its data are kept for a while and Delete finds them, so that a volume of its
+// name can begin anew. nil if it is away already. As for Release, only names and directories are certain.
+type Retirer interface {
+	Retire(ctx context.Context, req, as Request) error
+}
+
 // Ref names one volume of one machine.
 type Ref struct {
 	MachineID string

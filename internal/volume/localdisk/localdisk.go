@@ -67,7 +67,10 @@ type Plugin struct {
 	copy      func(ctx context.Context, dst, src *os.File, size int64) (method string, err error)
 }
 
-var _ volume.Plugin = (*Plugin)(nil)
+var (
+	_ volume.Plugin  = (*Plugin)(nil)
+	_ volume.Retirer = (*Plugin)(nil)
+)
 
 // New returns a Plugin.
 func New(o Options) (*Plugin, error) {
@@ -148,6 +151,30 @@ func (p *Plugin) Identity(v machine.Volume) string {
 
 // Release has nothing to let go of: a disk is a file and nothing else.
 func (p *Plugin) Release(context.Context, volume.Request) error { return nil }
+
+// Retire gives the directory another name; nil if there is none.
+func (p *Plugin) Retire(_ context.Context, req, as volume.Request) error {
+	if err := errors.Join(p.check(req), p.check(as)); err != nil {
+		return err
+	}
+	doing := "put local disk " + req.Volume.Name + " away"
+	if _, err := os.Lstat(as.Dir); err == nil { // renaming over an empty one would succeed
+		if _, err := os.Lstat(req.Dir); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return machine.Errorf(machine.FailedPrecondition, "%s: %s is there already", doing, as.Dir)
+	}
+	if err := os.Rename(req.Dir, as.Dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return classify(err, doing)
+	}
+	if err := syncDir(filepath.Dir(as.Dir)); err != nil {
+		return classify(err, doing)
+	}
+	p.log.Info("local disk put away", "machine", req.MachineID, "volume", req.Volume.Name, "as", as.Volume.Name)
+	return nil
+}
 
 // Delete removes disk and directory; nil, without any write, if they are gone. A directory holding anything else is
 // kept and reported.
