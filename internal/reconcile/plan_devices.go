@@ -180,7 +180,11 @@ func (p *devicePlan) volume(name string) {
 	// What the guest was asked to let go of it may yet let go of, although it is wanted again: that is seen through.
 	leaving := shown && slices.Contains(p.VM.Leaving, dev.id())
 	if known && given && (!fit || leaving) {
+		before := len(p.plan.Steps)
 		p.leave(dev, wanted, rec.Boot, shown, rec.AskedAt, StepVolumeDetach)
+		if len(p.plan.Steps) == before && wanted && rec.Remote && !p.Ready[name] && p.sameMedium(name, rec) {
+			p.do(dev, StepVolumePrepare) // it stays for now, so that what serves it is taken up again as it is
+		}
 		return
 	}
 	if known && !wanted && rec.Handle != "" && !rec.Doomed && !rec.RetiredAt.IsZero() {

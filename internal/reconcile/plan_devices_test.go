@@ -4,6 +4,7 @@
 package reconcile
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -61,6 +62,8 @@ func TestPlansForOneVolumeSayWhatIsStillNeeded(t *testing.T) {
 		{name: "another device name takes it out and in", want: with2(local, func(v *machine.Volume) { v.Device = "odx" }), rec: &given, shown: in, steps: []string{"volume.detach(v)"}},
 		{name: "the boot disk stays until the next start", rec: with(given, func(r *machine.VolumeRecord) { r.Boot = true }), shown: in, known: DeviceMemory{Missing: ago(time.Hour)}, note: ReasonRestartNeeded},
 		{name: "a VMM that cannot change keeps it until then, too", rec: &given, shown: in, plain: true, note: ReasonRestartNeeded},
+		{name: "what serves a disk that stays until then is taken up", want: with2(remote, func(v *machine.Volume) { v.Device = "odx" }), rec: with(given, func(r *machine.VolumeRecord) { r.Identity, r.Remote, r.Boot = "far h", true, true }), shown: in, note: ReasonRestartNeeded, steps: []string{"volume.prepare(v)"}},
+		{name: "but not that of one that gives way to another", want: &remote, rec: with(given, func(r *machine.VolumeRecord) { r.Identity, r.Remote, r.Boot = "far x", true, true }), shown: in, note: ReasonRestartNeeded},
 		{name: "a larger size is made and told", want: &local, rec: with(given, func(r *machine.VolumeRecord) { r.SizeBytes = 1 }), shown: in, steps: []string{"volume.resize(v)"}},
 		{name: "one that was made is told", want: &local, rec: with(given, func(r *machine.VolumeRecord) { r.GuestBytes = 1 }), shown: in, steps: []string{"volume.resize(v)"}},
 		{name: "what the VMM shows counts more than what it was told", want: &local, rec: &given, shown: in, bytes: 1, steps: []string{"volume.resize(v)"}},
@@ -165,4 +168,31 @@ func TestAWishTakenBackCountsOnceTheGuestIsAskedNoMore(t *testing.T) {
 	if got := rec.Volumes["v"]; !got.Attached || !got.AskedAt.IsZero() {
 		t.Errorf("once it stays: %+v", got)
 	}
+}
+
+// TestWhatIsToldOfDevicesIsNoFormat: some clients and tools expand what looks like one.
+func TestWhatIsToldOfDevicesIsNoFormat(t *testing.T) {
+	h, d := running(t, func(h *host, _ *daemon) { h.lets = func(string) unplug { return refuses } })
+	h.fail("resize", machine.Errorf(machine.Unimplemented, "the path cannot tell"))
+	d.want(one, add(near("data", 1<<20), far("far", "x")))
+	d.attached(one)
+	d.want(one, change(near("data", 8<<20)))
+	d.until("RebootNeeded", one, func(m *machine.Machine) bool { return condition(m, ConditionVolumes).Reason == "RebootNeeded" })
+	d.want(one, drop("far"))
+	d.until("DetachPending", one, func(m *machine.Machine) bool {
+		return strings.Contains(condition(m, ConditionVolumes).Message, "asked to let go") && d.told.has(ReasonDetachPending)
+	})
+	d.told.mu.Lock()
+	texts := append([]string{detachPending(time.Now())}, d.told.texts...)
+	d.told.mu.Unlock()
+	m, err := d.store.Get(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range append(texts, condition(m, ConditionVolumes).Message) {
+		if strings.Contains(text, "%") {
+			t.Errorf("%q", text)
+		}
+	}
+	d.finish()
 }

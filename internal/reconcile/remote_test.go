@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/machine"
+	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/vmm"
 	"github.com/ironcore-dev/cloud-hypervisor-provider/internal/volume"
 )
 
@@ -91,6 +92,39 @@ func TestAMediumThatOthersResizeIsOpenedAnewAndNeverResized(t *testing.T) {
 	}
 	if n := h.read(func() int { return h.asked["resize"] }); n > 0 {
 		t.Errorf("resized %d times", n)
+	}
+	d.finish()
+}
+
+func TestWhatServesAVolumeThatWaitsForTheNextStartIsTakenUpAsItIs(t *testing.T) {
+	var seen atomic.Pointer[volume.Request]
+	h, d := running(t, func(h *host, d *daemon) {
+		d.tweak = func(o *Options) { o.Volumes = []volume.Plugin{versioned{volumes{h}, &seen}} }
+	})
+	d.want(one, add(far("far", "x")))
+	d.attached(one)
+	h.mu.Lock()
+	h.plain = true // from the next connection on
+	h.mu.Unlock()
+	d.stop()
+	d.start(nil)
+	v := far("far", "x")
+	v.Device = "odx"
+	d.want(one, change(v))
+	waits := func(m *machine.Machine) bool {
+		return condition(m, ConditionVolumes).Reason == ReasonRestartNeeded && m.Record.ObservedGeneration == m.Desired.Generation
+	}
+	d.until("waits for the next start", one, waits)
+	d.stop()
+	seen.Store(nil)
+	d.start(nil)
+	m := d.until("taken up", one, func(m *machine.Machine) bool { return seen.Load() != nil && waits(m) })
+	if rec, asked := m.Record.Volumes["far"], seen.Load().Volume.Device; asked != "" || rec.Device != "" || !rec.Given || rec.Attached {
+		t.Errorf("record %+v, device %q", rec, asked)
+	}
+	h.with(t, one, func(g *guest) { g.state = vmm.StateIdle; h.tell(g, vmm.EventGuestStopped) })
+	if m := d.attached(one); m.Record.Volumes["far"].Device != "odx" {
+		t.Errorf("record %+v", m.Record.Volumes["far"])
 	}
 	d.finish()
 }

@@ -89,6 +89,9 @@ func (r *Reconciler) prepare(ctx context.Context, m *machine.Machine, v machine.
 	if before.Doomed || !isSameMedium(before.Identity, identity) {
 		return volume.Prepared{}, machine.Errorf(machine.FailedPrecondition, "an earlier volume %s is not gone yet", v.Name)
 	}
+	if before.Given { // the guest knows it by the name that it had, until it lets go
+		v.Device = before.Device
+	}
 	req := r.volumeRequest(m, v)
 	req.Made = before.Handle != ""
 	if v.LocalDisk != nil && v.LocalDisk.Image != nil && !req.Made {
