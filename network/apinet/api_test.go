@@ -282,6 +282,7 @@ func (noAccess) Connect(ctx context.Context) (dynamic.Interface, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
+
 func (noAccess) Err() error {
 	return errors.New("certificate signing request csr-x was neither approved")
 }

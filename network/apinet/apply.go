@@ -29,7 +29,8 @@ func (p *Plugin) Apply(ctx context.Context, req network.Request) (network.Result
 	if !complete {
 		return p.notConnected(), nil
 	}
-	for _, o := range objects {
+	if len(objects) > 0 {
+		o := objects[0]
 		if o.deleting || !o.sameSpec(want) {
 			return p.replace(ctx, client, o)
 		}

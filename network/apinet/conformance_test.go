@@ -28,7 +28,7 @@ func TestThePluginKeepsWhatEveryPluginPromises(t *testing.T) {
 		Other:    &other,
 		Bad:      map[string]networktest.Bad{"a bridge for a network": {NICs: []network.Interface{good, bad}, Index: 1, Field: "network_id"}},
 		Eventful: true,
-		Occupy:   func(t *testing.T, ref network.Ref) func() error { return a.occupy(ref) },
+		Occupy:   func(_ *testing.T, ref network.Ref) func() error { return a.occupy(ref) },
 	})
 }
 

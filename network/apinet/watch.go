@@ -24,10 +24,10 @@ import (
 // Run connects and watches until ctx ends. It never fails for good: what is wrong is told by Ready and retried.
 func (p *Plugin) Run(ctx context.Context) error {
 	client, err := p.o.Access.Connect(ctx)
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // an end that was asked for is no failure
+	}
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
 		return err
 	}
 	p.mu.Lock()

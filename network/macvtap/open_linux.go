@@ -50,7 +50,7 @@ func Open(name string, queues int) (files []*os.File, ok bool, err error) {
 // has the node of another network namespace, a node of one's own is made and removed again.
 func openNode(path string, device uint64) (*os.File, error) {
 	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || uint64(st.Rdev) != device {
+	if err := unix.Stat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != device {
 		dir, err := os.MkdirTemp("", "macvtap")
 		if err != nil {
 			return nil, err

@@ -111,7 +111,7 @@ func (n *node) heard(t *testing.T) {
 func newNode(t *testing.T, binary string) *node {
 	t.Helper()
 	n := &node{fabric: startFabric(t)}
-	n.daemon = &daemon{dir: n.fabric.Dir(), binary: binary}
+	n.daemon = &daemon{dir: n.Dir(), binary: binary}
 	host, port := n.serveGuest(t), freePort(t)
 	files, err := guest.Build(t.Context(), guest.Options{CacheDir: guest.DefaultCacheDir()})
 	if err != nil {
@@ -129,10 +129,10 @@ func newNode(t *testing.T, binary string) *node {
 	}
 	n.giveToken(t)
 	t.Cleanup(func() {
-		if n.daemon.Process != nil {
-			n.daemon.Kill()
+		if n.Process != nil {
+			n.Kill()
 			if t.Failed() {
-				t.Logf("the end of the daemon's log:\n%s", n.daemon.Log())
+				t.Logf("the end of the daemon's log:\n%s", n.Log())
 			}
 		}
 		for _, pid := range n.guests() { // of a failed test
@@ -160,7 +160,7 @@ func (n *node) giveToken(t *testing.T) {
 // restart kills the daemon as a crash does and starts it again.
 func (n *node) restart(t *testing.T) {
 	t.Helper()
-	n.daemon.Kill()
+	n.Kill()
 	n.start(t)
 }
 
@@ -463,7 +463,7 @@ func (n *node) readdress(t *testing.T) {
 }
 
 func (n *node) expires(t *testing.T) {
-	if err := n.daemon.Stop(); err != nil {
+	if err := n.Stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
 	}
 	if err := os.Remove(n.path("apinet", "kubeconfig")); err != nil {
@@ -491,7 +491,7 @@ func (n *node) expires(t *testing.T) {
 
 func (n *node) foreignState(t *testing.T) {
 	before := n.object(t, n.id)
-	if err := n.daemon.Stop(); err != nil {
+	if err := n.Stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
 	}
 	if err := os.Rename(n.path("state"), n.path("state.away")); err != nil {
@@ -506,7 +506,7 @@ func (n *node) foreignState(t *testing.T) {
 	if pids := n.guests(); !slices.Equal(pids, []int{n.guest}) {
 		t.Errorf("VMM processes %v, it was %d", pids, n.guest)
 	}
-	if err := n.daemon.Stop(); err != nil {
+	if err := n.Stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
 	}
 	if err := os.RemoveAll(n.path("state")); err != nil {
