@@ -41,7 +41,7 @@ func (d *daemons) Held(context.Context) ([]volume.Ref, error)     { return nil, 
 func TestAnImageThatIsServedIsTakenUpWithoutItsCluster(t *testing.T) {
 	d := &daemons{size: 1 << 30}
 	away := machine.Errorf(machine.Unavailable, "no monitor answers")
-	var cluster error = away
+	cluster := away
 	p, err := New(Options{Daemons: d, Inspect: func(context.Context, Image) (int64, error) { return 1 << 30, cluster }})
 	if err != nil {
 		t.Fatal(err)
