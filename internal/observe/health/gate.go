@@ -16,6 +16,15 @@ type Gate struct {
 	reason string // why it is shut; empty once it is open
 }
 
+// errShut matches what a shut gate answers.
+var errShut = errors.New("shut")
+
+// shutError is why a gate is shut.
+type shutError string
+
+func (e shutError) Error() string        { return string(e) }
+func (e shutError) Is(target error) bool { return target == errShut }
+
 // NewGate makes a gate that is shut for a reason.
 func NewGate(reason string) *Gate {
 	if reason == "" {
@@ -37,7 +46,7 @@ func (g *Gate) Check(name string, purpose Purpose) Check {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if g.reason != "" {
-			return errors.New(g.reason)
+			return shutError(g.reason)
 		}
 		return nil
 	}}

@@ -4,12 +4,15 @@
 package health_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -78,6 +81,18 @@ func TestTheTwoQuestionsAreAnsweredByTheirOwnChecks(t *testing.T) {
 	gate.Open()
 	if code, report = get(t, r, "/readyz"); code != 200 || !report.OK {
 		t.Errorf("ready: %d %+v", code, report)
+	}
+}
+
+func TestThatTheDaemonStartsIsNoWarning(t *testing.T) {
+	var log bytes.Buffer
+	gate := health.NewGate("the IRI socket is not open yet")
+	r := registry(t, health.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, gate.Check("iri-socket", health.Ready))
+	get(t, r, "/readyz")
+	gate.Open()
+	get(t, r, "/readyz")
+	if got := log.String(); strings.Contains(got, "WARN") || !strings.Contains(got, "is not open yet") || !strings.Contains(got, "well again") {
+		t.Errorf("logged %s", got)
 	}
 }
 

@@ -5,6 +5,7 @@ package health
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -92,6 +93,8 @@ func (p *probe) noteLocked(started, ended time.Time, err error) {
 		r.Since = p.last.Since
 	}
 	switch log := p.registry.log; {
+	case changed && errors.Is(err, errShut) && !p.have: // asked while the daemon starts, which is no fault
+		log.Info("health check waits", "check", r.Name, "for", err)
 	case changed && !r.OK:
 		log.Warn("health check fails", "check", r.Name, "error", err)
 	case changed && p.have:
