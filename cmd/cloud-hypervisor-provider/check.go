@@ -5,6 +5,7 @@ package main
 
 import (
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -19,7 +20,8 @@ func newCheck() *cobra.Command {
 		Use:   "check",
 		Short: "Say whether this server is fit to run machines, and if not, why",
 		Long: `Say whether this server is fit to run machines: hypervisors and their versions, a /dev/kvm that really runs guests,
-firmware, cgroups, hugepages, disk space, what the file system can do, and the programs that volumes need. Nothing is changed.
+firmware, cgroups, hugepages, disk space, what the file system can do, the programs that volumes need, and what
+the networks of providernet need. Nothing is changed.
 
 Exit code 0: fit (with --strict: without a warning); 1: not fit; 2: the configuration is not valid.`,
 		Example: `  cloud-hypervisor-provider check
@@ -36,6 +38,7 @@ Exit code 0: fit (with --strict: without a warning); 1: not fit; 2: the configur
 					Overlays: cfg.Volumes.LocalDisk.Overlays == config.Auto, StorageDaemon: cfg.Volumes.Ceph.StorageDaemon,
 					ServeCeph: cfg.Volumes.Ceph.Access == config.CephStorageDaemon,
 				},
+				Network: networkNeeds(cfg),
 			})
 			out := cmd.OutOrStdout()
 			if asJSON {
@@ -56,4 +59,20 @@ Exit code 0: fit (with --strict: without a warning); 1: not fit; 2: the configur
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&strict, "strict", false, "let warnings fail the check, too")
 	return cmd
+}
+
+// networkNeeds is what the networks of providernet need of the host.
+func networkNeeds(cfg *config.Config) check.Network {
+	var n check.Network
+	if cfg.Network.Plugin != config.NetworkProviderNet {
+		return n
+	}
+	for _, net := range cfg.Network.ProviderNet.Networks {
+		if net.Managed != nil {
+			n.Managed = append(n.Managed, net.Name)
+		} else if !slices.Contains(n.Bridges, net.Bridge) {
+			n.Bridges = append(n.Bridges, net.Bridge)
+		}
+	}
+	return n
 }

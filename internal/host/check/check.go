@@ -44,6 +44,7 @@ type Options struct {
 	Hypervisor host.Wants // hypervisor, accelerator, binaries, firmware
 	HugePages  uint64     // size in bytes of the pages guests are put in; 0: guests use ordinary memory
 	Volumes    Volumes
+	Network    Network
 	Probes     Probes // for tests
 }
 
@@ -122,7 +123,7 @@ func Run(ctx context.Context, o Options) Report {
 var judges = []func(*found) []Item{
 	(*found).server, (*found).memory, (*found).hugePages, (*found).cgroups, (*found).supervisor,
 	(*found).kvmDevice, (*found).cloudHypervisorItems, (*found).qemuItems, (*found).choice,
-	(*found).stateDir, (*found).disk, (*found).volumeTools, (*found).runtimeDir, (*found).sockets,
+	(*found).stateDir, (*found).disk, (*found).volumeTools, (*found).networks, (*found).runtimeDir, (*found).sockets,
 }
 
 func lookAtAll(ctx context.Context, o Options) *found {
