@@ -390,8 +390,10 @@ func TestAHostRebootStartsTheMachinesAgain(t *testing.T) {
 	d.stop()
 	h.world.Reboot()
 	d.start(nil)
-	d.until("restarted", one, func(m *machine.Machine) bool { return m.Record.State == machine.Running && h.starts == 2 })
-	if h.volumes[one+"/root"] == 0 {
+	d.until("restarted", one, func(m *machine.Machine) bool {
+		return m.Record.State == machine.Running && h.read(func() int { return h.starts }) == 2
+	})
+	if h.read(func() int { return h.volumes[one+"/root"] }) == 0 {
 		t.Error("the volume was not kept")
 	}
 }
