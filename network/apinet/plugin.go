@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"sync"
 
@@ -142,6 +143,20 @@ func (p *Plugin) trouble() error {
 		return err
 	}
 	return p.deaf
+}
+
+// brief leaves the request's whole address out of an error, which differs from one try to the next and says nothing that
+// the server's name does not.
+func brief(err error) error {
+	var request *url.Error
+	if !errors.As(err, &request) {
+		return err
+	}
+	host := request.URL
+	if u, parsed := url.Parse(request.URL); parsed == nil {
+		host = u.Host
+	}
+	return fmt.Errorf("API server %s: %w", host, request.Err)
 }
 
 // Events tells of interfaces whose object changed.

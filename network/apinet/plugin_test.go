@@ -6,6 +6,8 @@ package apinet
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -472,5 +474,16 @@ func TestABadHostNameFailsWithoutACall(t *testing.T) {
 	}
 	if _, writes := a.count(); writes != 0 {
 		t.Error("the API server was asked")
+	}
+}
+
+func TestAnErrorNamesTheServerAndNotTheRequest(t *testing.T) {
+	cause := errors.New("connection refused")
+	err := brief(fmt.Errorf("list: %w", &url.Error{Op: "Get", URL: "https://api.example:6443/apis/x?timeoutSeconds=417", Err: cause}))
+	if err.Error() != "API server api.example:6443: connection refused" || !errors.Is(err, cause) {
+		t.Error(err)
+	}
+	if err := brief(cause); err != cause {
+		t.Error(err)
 	}
 }

@@ -36,7 +36,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	informer := cache.NewSharedIndexInformer(p.listWatch(client), &unstructured.Unstructured{}, 0, cache.Indexers{})
 	if err := informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		if !errors.Is(err, io.EOF) { // which is how an API server ends a watch now and then
-			p.o.Logger.Warn("watch of network interfaces interrupted", "error", err)
+			p.o.Logger.Warn("watch of network interfaces interrupted", "error", brief(err))
 		}
 	}); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (p *Plugin) hears(ctx context.Context, err error) {
 	defer p.mu.Unlock()
 	p.deaf = nil
 	if err != nil {
-		p.deaf = fmt.Errorf("watch network interfaces: %w", err)
+		p.deaf = fmt.Errorf("watch network interfaces: %w", brief(err))
 	}
 }
 
