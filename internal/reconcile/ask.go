@@ -46,7 +46,8 @@ func (r *Reconciler) Ask(ctx context.Context, id string) error {
 	return err
 }
 
-// Counters asks the VMM of a machine what its devices have done, over the connection that is there. It fails with
+// Counters asks the VMM of a machine what its devices have done, over the connection that is there, and the kernel about
+// network interfaces that the VMM does not count. It fails with
 // machine.Unimplemented where the driver counts nothing.
 func (r *Reconciler) Counters(ctx context.Context, id string) ([]vmm.DeviceCounters, error) {
 	vm := r.connection(id)
@@ -61,5 +62,5 @@ func (r *Reconciler) Counters(ctx context.Context, id string) ([]vmm.DeviceCount
 	if err != nil {
 		return nil, fmt.Errorf("ask for counters: %w", err)
 	}
-	return counters, nil
+	return r.withTraffic(id, counters), nil
 }

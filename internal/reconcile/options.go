@@ -102,6 +102,8 @@ type Options struct {
 	Observe func(step StepName, took time.Duration, err error)
 	// ObserveWait is told how long each machine had been due when a worker took it, for metrics. May be nil.
 	ObserveWait func(late time.Duration)
+
+	classNet string // where the kernel shows network devices; for tests
 }
 
 // Defaults of Options.
@@ -162,6 +164,9 @@ func (o *Options) complete() error {
 	}
 	if o.Workers <= 0 {
 		o.Workers = DefaultWorkers
+	}
+	if o.classNet == "" {
+		o.classNet = sysClassNet
 	}
 	if o.Now == nil {
 		o.Now = time.Now

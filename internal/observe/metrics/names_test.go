@@ -29,7 +29,8 @@ announced in the changelog. Besides them there are ` + "`go_*` and `process_*`" 
 
 A histogram has the series ` + "`_bucket`, `_sum` and `_count`" + `. Metrics named ` + "`chp_machine_*`" + ` with the label
 ` + "`machine`" + ` are told of the oldest ` + "`servers.perMachineMetrics`" + ` machines (500; 0 switches them off). Counters of
-disks and interfaces are read from the VMMs every 30 s; QEMU counts disks alone.
+disks and interfaces are read from the VMMs every 30 s; QEMU counts disks alone, and
+the host's kernel counts its taps.
 
 | name | type | labels | meaning |
 |---|---|---|---|
