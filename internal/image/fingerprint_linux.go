@@ -20,6 +20,7 @@ func fingerprintOf(info os.FileInfo) fingerprint {
 		return fingerprint{}
 	}
 	return fingerprint{
+		//nolint:unconvert // 32 bits on arm64
 		ino: st.Ino, links: uint64(st.Nlink), size: st.Size, changed: st.Ctim.Nano(), modified: st.Mtim.Nano(),
 	}
 }

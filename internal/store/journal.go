@@ -143,7 +143,8 @@ func (j *journal) encode(entries []entry) []byte {
 	if cap(j.buf) < size || cap(j.buf) > 4*size && cap(j.buf) > maxBatchBytes {
 		j.buf = make([]byte, 0, max(size, 64<<10))
 	}
-	b := append(j.buf[:0], journalMagic...)
+	b := j.buf[:0]
+	b = append(b, journalMagic...)
 	b = append(b, journalFormat, 0, 0, 0)
 	b = append(b, j.owner[:]...)
 	b = binary.BigEndian.AppendUint64(b, j.sequence+1)

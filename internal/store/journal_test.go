@@ -57,7 +57,7 @@ func crash(t *testing.T, s *Store) string {
 
 // tryCheckpoint makes a checkpoint on the writer's goroutine.
 func tryCheckpoint(s *Store) error {
-	_, err := s.do(context.Background(), func(b *batch, o *op) (*machine.Machine, error) {
+	_, err := s.do(context.Background(), func(_ *batch, _ *op) (*machine.Machine, error) {
 		s.startCheckpoint()
 		return nil, s.awaitCheckpoint()
 	})

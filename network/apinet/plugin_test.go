@@ -483,7 +483,7 @@ func TestAnErrorNamesTheServerAndNotTheRequest(t *testing.T) {
 	if err.Error() != "API server api.example:6443: connection refused" || !errors.Is(err, cause) {
 		t.Error(err)
 	}
-	if err := brief(cause); err != cause {
+	if err := brief(cause); err.Error() != cause.Error() {
 		t.Error(err)
 	}
 }
