@@ -19,7 +19,7 @@ type Entry struct {
 	Bytes    int64         `json:"bytes"`          // on disk, blobs shared with other images included
 	UsedBy   []string      `json:"usedBy"`         // machines that reference it
 	LastUsed time.Time     `json:"lastUsed"`       // to the hour
-	Busy     bool          `json:"busy,omitempty"` // handed out a moment ago, or needed by a pull: it stays for now
+	Busy     bool          `json:"busy,omitempty"` // handed out a moment ago, or needed by a pull: it stays meanwhile
 }
 
 // Listing is what the cache holds and how it stands with its limits.

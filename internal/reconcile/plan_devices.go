@@ -183,7 +183,7 @@ func (p *devicePlan) volume(name string) {
 		before := len(p.plan.Steps)
 		p.leave(dev, wanted, rec.Boot, shown, rec.AskedAt, StepVolumeDetach)
 		if len(p.plan.Steps) == before && wanted && rec.Remote && !p.Ready[name] && p.sameMedium(name, rec) {
-			p.do(dev, StepVolumePrepare) // it stays for now, so that what serves it is taken up again as it is
+			p.do(dev, StepVolumePrepare) // it stays, so that what serves it is taken up again as it is
 		}
 		return
 	}

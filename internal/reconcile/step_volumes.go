@@ -161,7 +161,7 @@ func (r *Reconciler) attachVolume(ctx context.Context, m *machine.Machine, name 
 	return nil
 }
 
-// refusedOutright reports whether a VMM has said that it has not taken a device, and will not for now.
+// refusedOutright reports whether a VMM has said that it has not taken a device, and will not as things are.
 func refusedOutright(err error) bool {
 	return machine.IsKind(err, machine.Exhausted) || machine.IsKind(err, machine.Unimplemented) || machine.IsKind(err, machine.Invalid)
 }
