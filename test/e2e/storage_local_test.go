@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	iri "github.com/ironcore-dev/ironcore/iri/apis/machine/v1alpha1"
 	"google.golang.org/grpc/codes"
@@ -45,7 +44,7 @@ func TestLocalDisksChangeUnderARealGuest(t *testing.T) {
 	// The machinepoollet expresses another size like this, within milliseconds. Data stay.
 	d.detachVolume(id, "more")
 	asked = d.attachVolume(id, local("more", "odm", 36))
-	d.soon(id, "detach and attach with another size", asked.Add(-time.Second), fmt.Sprintf("bytes=%d", 36<<20)) // a guest is given a while to say goodbye
+	d.soon(id, "detach and attach with another size", asked, fmt.Sprintf("bytes=%d", 36<<20))
 	d.volumes(id, "root", "data", "more")
 	if got := d.read(id, d.diskOfSize(id, 36<<20), 16); got != "written-at-eight" {
 		t.Errorf("after the change of size the disk begins with %q", got)
