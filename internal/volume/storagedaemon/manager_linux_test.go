@@ -245,6 +245,7 @@ func TestAHostThatRebootedServesAgain(t *testing.T) {
 	}
 	next := r.life()
 	r.until("the old one is gone", func() bool { return len(r.pids(next, e.Ref)) == 0 })
+	r.until("it serves", func() bool { _, err := next.Serve(t.Context(), e); return err == nil }) // one that dies cannot be asked for a moment
 	if now := r.serve(next, e); now != before {
 		t.Errorf("%+v became %+v", before, now)
 	}
